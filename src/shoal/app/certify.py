@@ -1,31 +1,13 @@
 """``shoal certify``: will gradient descent train this network?"""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
 import typer
-from rich.table import Table
-from rich.text import Text
 
-from shoal.app.options import (
-    DATA,
-    NETWORK,
-    Activation,
-    Data,
-    InputVariance,
-    Json,
-    Label,
-    Output,
-    RecurrentVariance,
-    Samples,
-    Standardize,
-    Threads,
-    architecture_of,
-    left_out,
-)
-from shoal.app.output import command_line, conclude, console, note, prepare, save, say, working
+from shoal.app import options, terminal
+from shoal.app.options import DATA, NETWORK, left_out
 from shoal.core import checks
 from shoal.core.fields import plain
 
@@ -43,26 +25,21 @@ _OPTIONS = {
     "deq": "activation recurrent_variance input_variance",
     "implicit": "gamma",
 }
-_SIZES = "width readout_scale seed"
-_MARKS = {
-    "proved": Text("proved", "green"),
-    "holds at the measured values": Text("holds", "green"),
-    "not established": Text("FAILS", "red"),
-}
+_SIZES = "network width readout_scale seed"
 
 
 def certify(
     context: typer.Context,
-    data: Data = "digits",
-    label: Label = None,
-    n: Samples = None,
+    data: options.Data = "digits",
+    label: options.Label = None,
+    n: options.Samples = None,
     target_scale: Annotated[
         float, typer.Option(help="What labels are multiplied by.", rich_help_panel=DATA)
     ] = 0.1,
     raw: Annotated[
         bool, typer.Option("--raw", help="Take the inputs as they are.", rich_help_panel=DATA)
     ] = False,
-    standardize: Standardize = None,
+    standardize: options.Standardize = None,
     network: Annotated[
         Literal["ling2023", "deq", "implicit"],
         typer.Option(help="ling2023, deq (Ling 2024) or implicit (Gao 2022); each has options of "
@@ -71,9 +48,9 @@ def certify(
     weight_variance: Annotated[
         float, typer.Option(min=0, help="ling2023: σ_w².", rich_help_panel=NETWORK)
     ] = 0.001,
-    activation: Activation = "tanh",
-    recurrent_variance: RecurrentVariance = 0.2,
-    input_variance: InputVariance = 0.8,
+    activation: options.Activation = "tanh",
+    recurrent_variance: options.RecurrentVariance = 0.2,
+    input_variance: options.InputVariance = 0.8,
     gamma: Annotated[
         float, typer.Option(min=0, help="implicit: γ.", rich_help_panel=NETWORK)
     ] = 0.1,
@@ -91,9 +68,9 @@ def certify(
     step_size: Annotated[
         float | None, typer.Option(help="The step size to certify; by default one is chosen.")
     ] = None,
-    threads: Threads = 1,
-    output: Output = None,
-    json: Json = False,
+    threads: options.Threads = 1,
+    output: options.Output = None,
+    json: options.Json = False,
 ) -> None:  # fmt: skip
     """Does gradient descent train this network, and how fast?
 
@@ -110,19 +87,16 @@ def certify(
     from shoal.app.report import render
     from shoal.app.sections import CERTIFICATE, Subject
     from shoal.app.sections.certificate import certificate_findings
+    from shoal.diagnosis.words import Row
 
     if load is not None:
-        left_out(
-            context, f"network {' '.join(_OPTIONS.values())} {_SIZES}", "with --load, which says it"
-        )
-    for kind, options in _OPTIONS.items():
-        if kind != network:
-            left_out(context, options, f"unless --network is {kind}")
+        left_out(context, f"{' '.join(_OPTIONS.values())} {_SIZES}", "with --load, which says it")
+    for kind in _OPTIONS.keys() - {network}:
+        left_out(context, _OPTIONS[kind], f"unless --network is {kind}")
     if raw:
         left_out(context, "standardize", "with --raw, which takes inputs as they are")
     if step_size is not None:
         checks.real("--step-size", step_size, above=0)
-    checks.real("--target-scale", target_scale)
     samples = load_inputs(
         data, label=label, n=n, most=_SAMPLES, prepared=not raw, standardize=standardize
     )
@@ -132,16 +106,16 @@ def certify(
             "an .npy file, or an array y in an .npz file"
         )
     features = samples.x.shape[1]
-    make: dict[str, Callable[[], shoal.Architecture]] = {
-        "ling2023": lambda: shoal.DEQ.ling2023(weight_variance, features),
-        "deq": lambda: architecture_of(activation, recurrent_variance, input_variance),
-        "implicit": lambda: shoal.ImplicitNetwork(gamma),
-    }
-    net: Network[Any] = (
-        shoal.load(load, device="cpu")
-        if load is not None
-        else shoal.build(
-            make[network](),
+    if load is not None:
+        net: Network[Any] = shoal.load(load, device="cpu")
+    else:
+        architecture: shoal.Architecture = shoal.ImplicitNetwork(gamma)
+        if network == "ling2023":
+            architecture = shoal.DEQ.ling2023(weight_variance, features)
+        elif network == "deq":
+            architecture = options.architecture_of(activation, recurrent_variance, input_variance)
+        net = shoal.build(
+            architecture,
             in_features=features,
             out_features=samples.targets().shape[1],
             width=width,
@@ -150,27 +124,37 @@ def certify(
             dtype=torch.float64,
             device="cpu",
         )
-    )
-    prepare(output)
+    terminal.prepare(output)
     torch.set_num_threads(threads)
     # Ling 2023 wants inputs of norm √d
     by_dimension = getattr(net.architecture, "parametrization", None) == "standard"
     x = samples.x * features**0.5 if by_dimension and not raw else samples.x
-    targets = target_scale * samples.targets(net.spec.out_features)
-    with working("Certifying"):
+    targets = checks.real("--target-scale", target_scale) * samples.targets(net.spec.out_features)
+    with terminal.working("Certifying"):
         found = shoal.certify(net, x.to(next(net.parameters()).dtype), targets, step_size=step_size)
     record = _document(found, net, samples, target_scale)
+    words = f"{len(samples.classes)} classes" if samples.classes else "real numbers"
+    about = (
+        Row("network", f"width {net.spec.width}", f"readout times {net.spec.readout_scale:g}"),
+        Row("targets", f"times {target_scale:g}", words),
+    )
+    findings = certificate_findings(found, about, {})
     files: list[Path] = []
     if output is not None:
-        findings = certificate_findings(found, _rows(net, samples, target_scale), {})
-        page = render(Subject(net.architecture, samples), {CERTIFICATE: findings}, command_line())
-        files = save(output, {"report.html": page, "certificate.json": record})
+        subject = Subject(net.architecture, samples)
+        page = render(subject, {CERTIFICATE: findings}, terminal.command_line())
+        files = terminal.save(output, {"report.html": page, "certificate.json": record})
         files.append(output / "network.safetensors")
         shoal.save(net, files[-1])
-    hint = "--output FOLDER saves the report, the certificate and the network."
-    conclude(record, lambda: _show(found, record), files, json=json, hint=hint)
+
+    def show() -> None:
+        title = f"{found.gradient_descent.dynamics}, {samples.name}, n = {len(samples)}"
+        terminal.show_rows("\n".join([title, *samples.notes]), findings.rows)
+        terminal.say(found.explanation)
+
+    terminal.conclude(record, show, files, json=json)
     if not found.holds:
-        note("Not established: no theorem says that gradient descent trains this network.")
+        terminal.note("Not established: no theorem says that gradient descent trains this network.")
         raise typer.Exit(NOT_ESTABLISHED)
 
 
@@ -200,36 +184,3 @@ def _document(
         },
         **found.to_dict(),
     }
-
-
-def _rows(net: "Network[Any]", samples: "Inputs", scale: float) -> tuple[Any, ...]:
-    """What the page says of the network and the targets."""
-    from shoal.diagnosis.words import Row
-
-    words = "two classes" if len(samples.classes) == 2 else f"{len(samples.classes)} classes"
-    return (
-        Row("network", f"width {net.spec.width}", f"readout times {net.spec.readout_scale:g}"),
-        Row("targets", f"times {scale:g}", words if samples.classes else "real numbers"),
-    )
-
-
-def _show(found: "shoal.Certificate", record: dict[str, Any]) -> None:
-    best, of = found.gradient_descent, record["data"]
-    network = record["network"]
-    outputs = network["out_features"]
-    notes = "".join(f"\n{sentence}" for sentence in of["notes"])
-    title = (
-        f"{best.dynamics}, {best.theorem}: {best.status}\n{of['name']}, n = {of['samples']}, "
-        f"width {network['width']}, {outputs} output{'s' if outputs > 1 else ''}{notes}"
-    )
-    table = Table(title=Text(title), title_justify="left")
-    for name in ("", "condition", "found", "needed", "margin", "says"):
-        right = name in ("found", "needed", "margin")
-        table.add_column(name, justify="right" if right else "left", overflow="fold")
-    for c in best.conditions:
-        table.add_row(
-            _MARKS[c.status], Text(c.name), f"{c.value:.3g}", c.needed, f"{c.margin:.3g}",
-            Text(c.words),
-        )  # fmt: skip
-    console().print(table)
-    say(found.explanation)

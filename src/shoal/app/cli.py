@@ -14,7 +14,7 @@ from shoal.app.certify import certify
 from shoal.app.design import design
 from shoal.app.diagnose import diagnose
 from shoal.app.explore import explore
-from shoal.app.output import note
+from shoal.app.terminal import note
 
 BAD_INPUT, INTERRUPTED = 2, 130  # 128 + SIGINT, as shells count
 

@@ -5,27 +5,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
 import typer
-from rich.table import Table
-from rich.text import Text
 
-from shoal.app.options import (
-    DATA,
-    Activation,
-    InputVariance,
-    Json,
-    Label,
-    Output,
-    RecurrentVariance,
-    Samples,
-    architecture_of,
-    left_out,
-)
-from shoal.app.output import command_line, conclude, console, note, prepare, save, say, working
+from shoal.app import options, terminal
+from shoal.app.options import DATA
 from shoal.core import checks
 from shoal.core.fields import plain
 
 if TYPE_CHECKING:
     import shoal
+    from shoal.diagnosis.words import Row
 
 INFEASIBLE = 3
 _COMPARED = 64  # samples whose kernel matrices are compared, by default
@@ -34,9 +22,9 @@ _DESIGN = "Design"
 
 def design(
     context: typer.Context,
-    activation: Activation = "tanh",
-    recurrent_variance: RecurrentVariance = 0.2,
-    input_variance: InputVariance = 0.8,
+    activation: options.Activation = "tanh",
+    recurrent_variance: options.RecurrentVariance = 0.2,
+    input_variance: options.InputVariance = 0.8,
     tau0: Annotated[
         float | None,
         typer.Option(help="The norm of the inputs, above 0; by default that of --data, or 1.",
@@ -46,8 +34,8 @@ def design(
         str | None,
         typer.Option(help="Inputs, as for analyze, but taken as they are.", rich_help_panel=DATA),
     ] = None,
-    label: Label = None,
-    n: Samples = None,
+    label: options.Label = None,
+    n: options.Samples = None,
     method: Annotated[
         Literal["moments", "sphere"],
         typer.Option(help="moments: the high-dimensional coefficients, by ordinary layers; sphere: "
@@ -62,8 +50,8 @@ def design(
         typer.Option(help="What will be trained: readout,recurrent,input; by default all.",
                      rich_help_panel=_DESIGN),
     ] = None,
-    output: Output = None,
-    json: Json = False,
+    output: options.Output = None,
+    json: options.Json = False,
 ) -> None:  # fmt: skip
     """The shallow network that has the kernel of a DEQ.
 
@@ -78,33 +66,38 @@ def design(
     import shoal
     from shoal.app.inputs import load_inputs
 
-    deq = architecture_of(activation, recurrent_variance, input_variance)
+    deq = options.architecture_of(activation, recurrent_variance, input_variance)
     norm = 1.0 if tau0 is None else checks.real("--tau0", tau0, above=0)
     x = None
     if data is None:
-        left_out(context, "label n", "without --data")
+        options.left_out(context, "label n", "without --data")
     else:
         loaded = load_inputs(data, label=label, prepared=False)
         norm = _norm(loaded.x) if tau0 is None else norm
         x = loaded.x[loaded.drawn(n or _COMPARED)]  # a file may be sorted
-    prepare(output)
+    terminal.prepare(output)
     groups = None if trainable is None else [group.strip() for group in trainable.split(",")]
-    with working("Designing"):
+    with terminal.working("Designing"):
         found = shoal.design(deq, tau0=norm, match=match, method=method, trainable=groups)
         gap = None if x is None else found.gap(x)
-    files: list[Path] = []
     record = _document(found, gap)
+    answer, numbers = _answer(found, gap), _numbers(found)
+    files: list[Path] = []
     if output is not None:
         figure = found.plot()
-        contents = {
-            "report.html": _page(found, figure, gap),
-            "design.json": record,
-            "activations": figure,
-        }
-        files = save(output, contents)
-    conclude(record, lambda: _show(found, gap), files, json=json)
+        page = _page(found, figure, answer, numbers)
+        contents = {"report.html": page, "design.json": record, "activations": figure}
+        files = terminal.save(output, contents)
+
+    def show() -> None:
+        terminal.show_rows(str(found.original), [*answer, *numbers])
+        for sigma in getattr(found.architecture, "activations", ()):
+            terminal.say(f"hidden layer: {sigma!r}")
+        terminal.say(found.explanation)
+
+    terminal.conclude(record, show, files, json=json)
     if not found.feasible:
-        note("Not feasible: no network of the wanted kind has this kernel; this is the nearest.")
+        terminal.note("Not feasible: no network of this kind has the kernel; this is the nearest.")
         raise typer.Exit(INFEASIBLE)
 
 
@@ -140,39 +133,14 @@ def _document(found: "shoal.Design", gap: Any) -> dict[str, Any]:
     }
 
 
-def _show(found: "shoal.Design", gap: Any) -> None:
-    table = Table()
-    for name in ("", "wanted", "obtained"):
-        table.add_column(name, overflow="fold")
-    for name, value in found.target.items():
-        table.add_row(Text(name), f"{value:.8g}", f"{found.obtained[name]:.8g}")
-    for sigma in getattr(found.architecture, "activations", ()):
-        say(f"hidden layer: {sigma!r}")
-    console().print(table)
-    say(found.explanation)
-    if gap is not None:
-        say(
-            f"On the data, the {found.match.upper()} matrices of both networks, infinitely wide, "
-            f"differ by {gap.relative:.2e} in spectral norm, relative to the DEQ's."
-        )
-
-
-def _page(found: "shoal.Design", figure: Any, gap: Any) -> str:
-    """What was wanted and obtained, the activations, and the reason in words."""
-    from shoal.app.pages import Block, render_page
-    from shoal.app.sections import Findings
-    from shoal.designs.result import layer_activations
+def _answer(found: "shoal.Design", gap: Any) -> "list[Row]":
+    """Whether there is one, and how near it is."""
     from shoal.diagnosis.words import Row
 
-    kernel = found.match.upper()
+    kernel, trained = found.match.upper(), ", ".join(sorted(found.trainable))
     wanted = "kernel, exactly" if found.method == "sphere" else "high-dimensional coefficients"
-    meaning = (
-        f"a network of this kind has the {wanted}"
-        if found.feasible
-        else "no network of this kind has the kernel; this is the nearest"
-    )
-    trained = ", ".join(sorted(found.trainable))
-    answer = [
+    meaning = f"a network of this kind has the {wanted}" if found.feasible else "see the nearest"
+    rows = [
         Row("feasible", "yes" if found.feasible else "no", meaning, holds=found.feasible),
         Row("matched", kernel, f"by {found.method}; trained: {trained}"),
         Row("norm of the inputs", f"{found.tau0:.6g}", "τ0"),
@@ -180,16 +148,33 @@ def _page(found: "shoal.Design", figure: Any, gap: Any) -> str:
     ]
     if gap is not None:
         words = f"of the {kernel} matrices on the data, in spectral norm, relative to the DEQ's"
-        answer.append(Row("difference", f"{gap.relative:.1e}", words))
-    layers = [Row(name, "", repr(phi)) for name, phi in layer_activations(found.architecture)]
-    numbers = [
+        rows.append(Row("difference", f"{gap.relative:.2e}", words))
+    return rows
+
+
+def _numbers(found: "shoal.Design") -> "list[Row]":
+    """What was obtained and wanted."""
+    from shoal.diagnosis.words import Row
+
+    return [
         Row(name, f"{value:.8g}", f"wanted {found.target[name]:.8g}")
         for name, value in found.obtained.items()
     ]
+
+
+def _page(found: "shoal.Design", figure: Any, answer: "list[Row]", numbers: "list[Row]") -> str:
+    """The answer, the activations, and the reason in words."""
+    from shoal.app.pages import Block, render_page
+    from shoal.app.sections import Findings
+    from shoal.designs.result import layer_activations
+    from shoal.diagnosis.words import Row
+
+    layers = [Row(name, "", repr(phi)) for name, phi in layer_activations(found.architecture)]
     parts = [
         Block("answer", "Design", Findings(tuple(answer), notes=(found.explanation,))),
         Block("layers", "Activations", Findings(tuple(layers), figure=figure)),
         Block("numbers", "Obtained and wanted", Findings(tuple(numbers))),
     ]
     title, device = "The shallow network inside a deep equilibrium model", torch.device("cpu")
-    return render_page(title, f"{found.original}", parts, device=device, command=command_line())
+    command = terminal.command_line()
+    return render_page(title, f"{found.original}", parts, device=device, command=command)

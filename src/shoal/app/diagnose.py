@@ -7,18 +7,8 @@ import torch
 import typer
 from rich.text import Text
 
-from shoal.app.analyze import require_equilibria
-from shoal.app.options import DATA, Json, Label, Output, Reference, Threads, Trust
-from shoal.app.output import (
-    add_rows,
-    command_line,
-    conclude,
-    console,
-    meaning_table,
-    prepare,
-    save,
-    working,
-)
+from shoal.app import options, terminal
+from shoal.app.options import DATA
 
 _LOOKING = "Looking"
 
@@ -33,12 +23,11 @@ def diagnose(
         typer.Option("--model", metavar="PATH.py:FACTORY", help="What makes the model whose state "
                      "dictionary the file is. Runs PATH.py."),
     ] = None,
-    trust: Trust = False,
-    reference: Reference = None,
+    reference: options.Reference = None,
     data: Annotated[
         str, typer.Option(help="As for analyze, taken as they are.", rich_help_panel=DATA)
     ] = "digits",
-    label: Label = None,
+    label: options.Label = None,
     n: Annotated[
         int, typer.Option("-n", "--n", min=1, help="Samples, at most.", rich_help_panel=DATA)
     ] = 64,
@@ -52,15 +41,15 @@ def diagnose(
     steps: Annotated[
         int, typer.Option(help="Most applications of the cell.", rich_help_panel=_LOOKING)
     ] = 500,
-    threads: Threads = 1,
-    output: Output = None,
-    json: Json = False,
+    threads: options.Threads = 1,
+    output: options.Output = None,
+    json: options.Json = False,
 ) -> None:  # fmt: skip
     """Does this trained model settle, and do I need its loop?
 
     Does its iteration settle, cycle or diverge; after how many applications is the output what it
     will be; is the equilibrium unique; what do solvers and gradients cost, and how far off are
-    they. No code is run of the file, unless --trust says so.
+    they. No code is run of the file.
 
     Examples: shoal diagnose net.safetensors; shoal diagnose weights.pt --model net.py:Model --data
     x.npy --output found.
@@ -70,14 +59,15 @@ def diagnose(
     import shoal
     from shoal.app.models import model_in, samples_for, weights_in
     from shoal.app.pages import blocks, render_page
+    from shoal.app.trained_model import require_equilibria
     from shoal.diagnosis.words import sections_of
 
     torch.set_num_threads(threads)
-    net = model_in(model, factory, trust=trust)
+    net = model_in(model, factory)
     before = None if reference is None else weights_in(reference)
     x, _ = samples_for(net, data, n, label)
-    prepare(output)
-    with working("Diagnosing"):
+    terminal.prepare(output)
+    with terminal.working("Diagnosing"):
         found = shoal.diagnose(
             net, None, x, tolerance=tolerance, starts=starts, steps=steps, reference=before
         )
@@ -91,18 +81,18 @@ def diagnose(
             f"{sizes}: it {found.behavior}",
             blocks(parts),
             device=x.device,
-            command=command_line(),
+            command=terminal.command_line(),
         )
         contents = {"report.html": page, "diagnosis.json": record, "diagnosis": found.plot()}
-        files = save(output, contents)
+        files = terminal.save(output, contents)
 
     def show() -> None:
-        table = meaning_table(f"{found.model}: {sizes}")
+        table = terminal.meaning_table(f"{found.model}: {sizes}")
         for part in parts:
             table.add_section()
             table.add_row(Text(part.title, "bold"), "", "")
-            add_rows(table, part.rows)
-        console().print(table)
+            terminal.add_rows(table, part.rows)
+        terminal.console().print(table)
 
-    conclude(record, show, files, json=json)
+    terminal.conclude(record, show, files, json=json)
     require_equilibria(found)

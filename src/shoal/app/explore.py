@@ -5,36 +5,28 @@ from typing import Annotated
 
 import typer
 
-from shoal.app.options import (
-    DATA_HELP,
-    Activation,
-    InputVariance,
-    Json,
-    Label,
-    RecurrentVariance,
-    Samples,
-    Standardize,
-    left_out,
-)
-from shoal.app.output import command_line, note, prepare, working
+from shoal.app import options, terminal
+from shoal.app.options import left_out
 from shoal.core import checks
 from shoal.core.files import json_text, write_text
 
 
 def explore(
     context: typer.Context,
-    data: Annotated[str | None, typer.Argument(help=f"By default two classes. {DATA_HELP}")] = None,
-    label: Label = None,
-    n: Samples = None,
-    standardize: Standardize = None,
-    activation: Activation = "tanh",
-    recurrent_variance: RecurrentVariance = 0.2,
-    input_variance: InputVariance = 0.8,
+    data: Annotated[
+        str | None, typer.Argument(help=f"By default two classes. {options.DATA_HELP}")
+    ] = None,
+    label: options.Label = None,
+    n: options.Samples = None,
+    standardize: options.Standardize = None,
+    activation: options.Activation = "tanh",
+    recurrent_variance: options.RecurrentVariance = 0.2,
+    input_variance: options.InputVariance = 0.8,
     out: Annotated[
         Path,
         typer.Option("--out", "--output", metavar="FILE", help="The page; its folder is made."),
     ] = Path("explorer.html"),
-    json: Json = False,
+    json: options.Json = False,
 ) -> None:
     """A page to explore a DEQ on, with your data.
 
@@ -54,7 +46,7 @@ def explore(
         left_out(context, "label n standardize", "without DATA")
     if out.suffix != ".html" or out.is_dir():
         raise ValueError(f"--out must be a file that ends in .html, got {str(out)!r}")
-    with working("Summarizing the data"):
+    with terminal.working("Summarizing the data"):
         population = (
             two_classes()
             if data is None
@@ -65,12 +57,12 @@ def explore(
             activation=activation,
             recurrent_variance=recurrent_variance,
             input_variance=input_variance,
-            command=command_line(),
+            command=terminal.command_line(),
         )
-    prepare(out.parent)
+    terminal.prepare(out.parent)
     write_text(out, page)
     if json:
         document = {"page": str(out), "bytes": len(page.encode())}
         typer.echo(json_text(document | {"population": population.document()}), nl=False)
     else:
-        note(f"Written: {out}. It opens in any browser, from the disk.")
+        terminal.note(f"Written: {out}. It opens in any browser, from the disk.")

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from shoal.app.inputs import Inputs
 from shoal.app.pages import template, versions
-from shoal.app.tables import stored_tables
 
 TESTED = 1e-6
 """How far kernels of the page may be from those of shoal, relative to the diagonal."""
@@ -104,8 +103,7 @@ def population_of(data: Inputs) -> Population:
         >>> import torch
         >>> from shoal.app.inputs import Inputs
     from shoal.app.pages import template, versions
-    from shoal.app.tables import stored_tables
-        >>> x = torch.tensor([[3.0, 0.0], [-3.0, 0.0], [0.0, 1.0], [0.0, -1.0]]).double()
+            >>> x = torch.tensor([[3.0, 0.0], [-3.0, 0.0], [0.0, 1.0], [0.0, -1.0]]).double()
         >>> [round(value, 6) for value in population_of(Inputs(x)).values]
         [0.2, 1.8]
     """
@@ -221,3 +219,14 @@ def explorer_page(
 def _embedded(document: Any) -> str:
     """JSON inside a script element, which nothing in it can end."""
     return json.dumps(document, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def stored_tables() -> dict[str, Any]:
+    """The tables of the package, which ``docs/explorer_tables.py`` computes.
+
+    They are ``scales``, ``unit``, and ``activations`` by their names: Chebyshev series of the dual
+    of the derivative, and of Hermite coefficients.
+    """
+    text = (files("shoal.app") / "tables.json").read_text(encoding="utf-8")
+    found: dict[str, Any] = json.loads(text)
+    return found

@@ -1,7 +1,6 @@
 """Trained models in files, and samples for them."""
 
 import sys
-import warnings
 from collections.abc import Mapping
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -19,47 +18,29 @@ from shoal.app.inputs import load_inputs
 _NESTED = ("state_dict", "model_state_dict", "model")  # where checkpoints keep the weights
 
 
-def model_in(file: Path, factory: str | None, *, trust: bool) -> Module:
+def model_in(file: Path, factory: str | None) -> Module:
     """The model in a file, or of a factory with the weights in it.
 
     Args:
         file: The file.
         factory: ``PATH.py:FACTORY``, what makes the model; that file is run.
-        trust: Whether the file is a whole module, pickled, whose code may be run.
     """
     if not file.is_file():
         raise ValueError(f"the model must be a file, got {str(file)!r}")
     if factory is not None:
-        if trust:
-            raise ValueError("--trust must be left out with PATH.py:FACTORY: weights need none")
         net, weights = _made(factory), weights_in(file)
         try:
             net.load_state_dict(weights)
         except RuntimeError as error:
             raise ValueError(f"{file} must hold the weights of {factory}: {error}") from None
         return net
-    if trust:
-        return _whole(file)
     try:
         return shoal.load(file, device="cpu", on_failure="status")
     except ValueError as error:
         raise ValueError(
             f"the model must be a network of shoal.save ({error}); for the weights of another "
-            "model give PATH.py:FACTORY, for a whole pickled module --trust"
+            "model give PATH.py:FACTORY"
         ) from None
-
-
-def _whole(file: Path) -> Module:
-    """The module that was pickled into a file, with all its code."""
-    try:
-        found = torch.load(file, map_location="cpu", weights_only=False)
-    except Exception as error:  # a file that is none of torch's can fail in any way
-        raise ValueError(
-            f"{file} must hold a whole module with --trust, whose classes can be imported: {error}"
-        ) from None
-    if not isinstance(found, Module):
-        raise TypeError(f"{file} must hold a whole module, got a {type(found).__name__}")
-    return found
 
 
 def _made(factory: str) -> Module:
@@ -121,32 +102,11 @@ def samples_for(
     dtype = next((p.dtype for p in net.parameters()), torch.get_default_dtype())
     if not data.endswith(".npy"):
         loaded = load_inputs(data, dtype=dtype, most=n, prepared=False, label=label)
-        _check_fit(net, loaded.x, data)
         return loaded.x, loaded.y
     x, y = _rows(data, n, dtype), None if label is None else _rows(label, n, dtype)
     if y is not None and len(y) != len(x):
         raise ValueError(f"{label} must have one entry per sample, {len(x)}, got {len(y)}")
-    _check_fit(net, x, data)
     return x, y
-
-
-def _check_fit(net: Module, x: Tensor, data: str) -> None:
-    """Check that a model takes the first sample; what it says to others is PyTorch's own."""
-    training = net.training
-    try:
-        with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore", shoal.ConvergenceWarning)
-            net.eval()(x[:1])
-    except shoal.ConvergenceError:
-        pass  # it takes them: whether it settles is asked later
-    except (RuntimeError, ValueError, IndexError) as error:
-        why = next(iter(str(error).splitlines()), type(error).__name__)
-        raise ValueError(
-            f"DATA must have samples that the model takes, got {data!r} of shape "
-            f"{tuple(x.shape[1:])}: {why}"
-        ) from None
-    finally:
-        net.train(training)
 
 
 def _rows(path: str, n: int, dtype: torch.dtype) -> Tensor:

@@ -56,12 +56,6 @@ Standardize = Annotated[
         rich_help_panel=DATA,
     ),
 ]
-Trust = Annotated[
-    bool,
-    typer.Option(
-        "--trust", help="The file is a whole module, pickled. Runs whatever code is in it."
-    ),
-]
 Reference = Annotated[
     Path | None,
     typer.Option(metavar="WEIGHTS", help="Those before training, to compare tangent kernels."),

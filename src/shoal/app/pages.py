@@ -13,17 +13,10 @@ import torch
 from shoal import __version__
 from shoal.app.figures import Figure, image_of, panel_figure
 from shoal.app.sections.base import Findings
-from shoal.diagnosis.words import Part, Row
+from shoal.diagnosis.words import Part
 
 if TYPE_CHECKING:
     from jinja2 import Template
-
-
-class Verdict(NamedTuple):
-    """What a page begins with: sentences, and at most three numbers behind them."""
-
-    sentences: tuple[str, ...]
-    figures: tuple[Row, ...]
 
 
 class Block(NamedTuple):
@@ -67,7 +60,7 @@ def render_page(
     device: torch.device,
     command: str,
     notes: Sequence[str] = (),
-    verdict: Verdict | None = None,
+    verdict: Sequence[str] = (),
 ) -> str:
     """An HTML page that refers to nothing outside of itself, light or dark as the reader's system.
 
@@ -124,17 +117,7 @@ def versions() -> dict[str, str]:
 
 def machine(device: torch.device) -> str:
     """The machine, in a few words."""
-    words = [platform.system(), platform.machine(), _processor(), f"{os.cpu_count()} cores"]
+    words = [platform.system(), platform.machine(), f"{os.cpu_count()} cores"]
     if device.type == "cuda":
         words.append(torch.cuda.get_device_name(device))
-    return ", ".join(filter(None, words))
-
-
-def _processor() -> str:
-    """The model of the CPU where Linux tells it, and what Python knows elsewhere."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as lines:
-            models = (line.partition(":")[2].strip() for line in lines if "model name" in line)
-            return next(models, platform.processor())
-    except OSError:
-        return platform.processor()
+    return ", ".join(words)

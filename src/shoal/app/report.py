@@ -1,24 +1,24 @@
 """The analysis of an architecture on data: its sections, one after the other, and its page."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import shoal
 from shoal.app.figures import Figure
 from shoal.app.pages import Block, render_page
 from shoal.app.sections import Findings, Section, Subject
-from shoal.app.verdict import verdict
 from shoal.core.exceptions import AccuracyError, ConvergenceError
 from shoal.core.fields import plain
 from shoal.core.figures import style
 from shoal.core.files import finite, json_text
 
-__all__ = ["Analysis", "document", "draw", "find", "lead", "render", "verdict"]
-
 Analysis = dict[Section, Findings]
 
 _COLUMNS = 4  # of the figure
+_SAME = 0.02  # of the explained variance: a difference that is not worth a loop
+_DEVIATIONS = 2.0  # up to which a difference of accuracies is chance
+_PAIR = ("deq", "naive")  # what is compared: the loop, and one layer with its activation
 
 
 def find(section: Section, subject: Subject) -> Findings:
@@ -61,7 +61,7 @@ def document(subject: Subject, found: Analysis) -> dict[str, Any]:
             "seed": subject.data.seed,
             "notes": list(subject.data.notes),
         },
-        "verdict": list(told.sentences) if (told := verdict(found)) else [],
+        "verdict": list(verdict(found)),
         "sections": {
             section.name: finite(findings.numbers)
             | ({"error": findings.error} if findings.error else {})
@@ -106,3 +106,68 @@ def render(subject: Subject, found: Analysis, command: str) -> str:
         notes=subject.data.notes,
         verdict=verdict(found),
     )
+
+
+def verdict(found: Mapping[Section, Findings]) -> tuple[str, ...]:
+    """Whether the DEQ settles, how well it predicts, and whether it needs its loop.
+
+    Empty without sections that say anything of it.
+    """
+    of = {section.name: findings.numbers for section, findings in found.items()}
+    settled, new, widths, designs = (
+        of.get(name) or {} for name in ("well_posedness", "prediction", "accuracy", "design")
+    )
+    first = [*_settles(settled), *_predicts(new)]
+    sentences = [f"The network {', and '.join(first)}."] if first else []
+    sentences += [*_loop(widths, designs)][:1]
+    return tuple(sentences)
+
+
+def _settles(numbers: Mapping[str, Any]) -> Iterator[str]:
+    if not numbers:
+        return
+    if numbers["contraction"]:
+        yield "settles to one equilibrium for every input"
+    elif numbers["kernel_guaranteed"]:
+        yield "has a kernel, but no guarantee that it settles"
+    else:
+        yield "has no guarantee that it settles, nor that its kernel exists"
+
+
+def _predicts(numbers: Mapping[str, Any]) -> Iterator[str]:
+    if not numbers:
+        return
+    if numbers["classes"]:
+        yield f"gets {numbers['accuracy']:.1%} of new samples right"
+    elif math.isfinite(numbers["loo"]):
+        yield f"misses {numbers['loo']:.2g} of the target's variance on new samples"
+
+
+def _chance(widths: Mapping[str, Any]) -> float:
+    """How much two scores may differ without a reason."""
+    if widths["measure"] != "accuracy":
+        return _SAME
+    scores, tested = [float(widths["infinite"][name]) for name in _PAIR], int(widths["tested"])
+    spread = sum(score * (1 - score) for score in scores)
+    return max(1 / tested, _DEVIATIONS * math.sqrt(spread / tested))
+
+
+def _loop(widths: Mapping[str, Any], designs: Mapping[str, Any]) -> Iterator[str]:
+    """What to use instead of the loop, the simplest first."""
+    if widths:
+        deq, plain = (widths["infinite"][name] for name in _PAIR)
+        scores = f"with trained readouts a plain layer scores {plain:.1%}, the loop {deq:.1%}"
+        if deq - plain <= _chance(widths):
+            yield f"Nothing shows that these data need its loop: {scores}."
+    gap = _gap(designs)
+    if gap is not None:
+        layer = f"one hidden layer with a designed activation has its NTK, up to {gap:.1g}"
+        yield f"The loop can be replaced: {layer}, for inputs of one norm."
+    if widths:
+        yield f"These data gain by its loop: {scores}."
+
+
+def _gap(designs: Mapping[str, Any]) -> float | None:
+    """How far the NTK of the design for the sphere is off, if there is one."""
+    made = designs.get("ntk_sphere")
+    return float(made["gap"]) if made and made["feasible"] else None

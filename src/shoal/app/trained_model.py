@@ -1,15 +1,76 @@
-"""The report on a trained model: do I need this loop, and what could replace it?"""
+"""``shoal analyze --model FILE``: do I need the loop of this model, and what could replace it?"""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import typer
+
 import shoal
+from shoal.app import terminal
+from shoal.app.models import model_in, samples_for, weights_in
 from shoal.app.pages import Block, blocks, render_page
 from shoal.app.sections import Findings
 from shoal.diagnosis.words import Row, sections_of
 from shoal.distillation.page import distillation_part
 
+NO_EQUILIBRIUM = 3
+_DIAGNOSED, _DISTILLED = 64, 4000  # samples; some tens say as much as all
 _LAZY = 0.1  # change of the tangent kernel up to which training was nearly linear
+
+
+def analyze_model(
+    file: Path,
+    code: str | None,
+    reference: Path | None,
+    data: str,
+    label: str | None,
+    n: int | None,
+    seed: int,
+    *,
+    output: Path | None,
+    json: bool,
+) -> None:
+    """Diagnose a trained model of a file, look for what may replace it, and report both."""
+    net = model_in(file, code)
+    before = None if reference is None else weights_in(reference)
+    x, y = samples_for(net, data, _DISTILLED if n is None else n, label)
+    terminal.prepare(output)
+    with terminal.working("Diagnosing") as show:
+        found = shoal.diagnose(net, None, x[:_DIAGNOSED], reference=before)
+        show("Looking for a replacement")
+        twin = shoal.distill(net, x, y, seed=seed)
+    record = {"shoal": shoal.__version__, "file": str(file), "data": data}
+    record |= model_document(found, twin)
+    files = []
+    if output is not None:
+        contents = {
+            "report.html": model_page(found, twin, terminal.command_line()),
+            "analysis.json": record,
+            "diagnosis": found.plot(),
+            "replacements": twin.plot(),
+        }
+        files = terminal.save(output, contents)
+
+    def tell() -> None:
+        terminal.show_rows(f"{found.model}: do I need this loop?", answer(found, twin))
+        terminal.say(str(twin))
+        for remedy in found.remedies:
+            terminal.say(f"{remedy.what[:1].upper()}{remedy.what[1:]}: {remedy.why}.")
+        terminal.note(
+            "Held-out samples are a quarter of those given: if the model was trained on them, it "
+            "remembers them, and what may replace it does not. Give samples that it has not seen."
+        )
+
+    terminal.conclude(record, tell, files, json=json)
+    require_equilibria(found)
+
+
+def require_equilibria(found: shoal.Diagnosis) -> None:
+    """Say of how many samples no equilibrium was found, if there are some, and exit."""
+    if missing := found.samples - found.solved:
+        terminal.note(f"No equilibrium was found for {missing} of {found.samples} samples.")
+        raise typer.Exit(NO_EQUILIBRIUM)
 
 
 def answer(found: shoal.Diagnosis, twin: shoal.Twin) -> tuple[Row, ...]:

@@ -9,11 +9,9 @@ import torch
 from torch import Tensor
 
 import shoal
-from shoal import Architecture, ConvResNet
 from shoal.app.figures import COLORS, GRAY, Axes, Bar, draw_bars, legend_below
-from shoal.app.sections.base import Findings, NothingToSayError, Section, Subject, learnable
+from shoal.app.sections.base import Findings, Section, Subject, learnable
 from shoal.certificates import Condition
-from shoal.certificates.refusals import uncovered
 from shoal.convergence import LinearTraining
 from shoal.diagnosis.words import Row
 from shoal.networks import Network
@@ -32,56 +30,46 @@ def _row(c: Condition) -> Row:
 
 
 def _find(subject: Subject) -> Findings:
-    architecture = subject.architecture
-    _check_theorem(architecture)
     drawn, targets = subject.data.drawn(_SAMPLES), learnable(subject.data)
     x, y = (values[drawn].double().cpu() for values in (subject.x, targets.values))
-    trained = "readout" in architecture.parameter_groups  # else zero is where it would stay
     network = shoal.build(
-        architecture,
+        subject.deq,
         in_features=x.shape[1],
         width=_WIDTH,
         out_features=y.shape[1],
-        readout_scale=0.0 if trained else 1.0,
+        readout_scale=0.0,
         dtype=torch.float64,
         device="cpu",
         seed=0,
     )
-    with torch.no_grad():
-        start = torch.zeros_like(y) if trained else network(x)
-    found, scale = _certified(network, x, start, y)
+    found, scale = _certified(network, x, y)
     size = "as they are" if scale == 1 else f"times {scale:.2g}"
     seed = subject.data.seed
     which = f"the first {len(x)} samples" if seed is None else f"{len(x)} samples, seed {seed}"
     words = f"{which}, {targets.words}"
-    readout = "zero at the start" if trained else "fixed"
-    words += "" if trained else ", added to the initial outputs"
     words += "" if scale == 1 else "; much larger ones are not certified"
-    rows = (
-        Row("network", f"width {_WIDTH}", f"seed 0, readout {readout}"),
+    rows = [
+        Row("network", f"width {_WIDTH}", "seed 0, readout zero at the start"),
         Row("targets", size, words),
-    )
+    ]
     numbers: dict[str, Any] = {"target_scale": scale, "width": _WIDTH}
     one = bool(subject.data.classes) and bool((y == y[0]).all())
-    told = (f"All {len(x)} samples are of one class.",) if one else ()
-    if not found.holds:
-        return replace(certificate_findings(found, rows, numbers), warnings=told)
-    curves = _curves(network, x, start, scale * y, found)
-    last = {name: float(losses[-1]) for name, losses in curves.items()}
-    trace = Row(
-        f"loss after {_STEPS} steps",
-        f"{last['measured']:.3g}",
-        f"at most {last['bound']:.3g} by the certificate; {last['predicted']:.3g} predicted at "
-        f"infinite width; {float(curves['bound'][0]):.3g} before",
-        contradicted=any(_contradicted(curves)),
-    )
-    numbers |= {"losses": {name: losses.tolist() for name, losses in curves.items()}}
-    section = certificate_findings(found, (*rows, trace), numbers)
-    return replace(
-        section,
-        panel=partial(_draw_curves, curves=curves),
-        warnings=(*told, *_contradicted(curves)),
-    )
+    told = [f"All {len(x)} samples are of one class."] if one else []
+    panel = None
+    if found.holds:
+        curves = _curves(network, x, scale * y, found)
+        last = {name: float(losses[-1]) for name, losses in curves.items()}
+        wrong = list(_contradicted(curves))
+        words = (
+            f"at most {last['bound']:.3g} by the certificate; {last['predicted']:.3g} predicted at "
+            f"infinite width; {float(curves['bound'][0]):.3g} before"
+        )
+        trace = f"loss after {_STEPS} steps"
+        rows.append(Row(trace, f"{last['measured']:.3g}", words, contradicted=bool(wrong)))
+        numbers |= {"losses": {name: losses.tolist() for name, losses in curves.items()}}
+        panel, told = partial(_draw_curves, curves=curves), told + wrong
+    section = certificate_findings(found, tuple(rows), numbers)
+    return replace(section, panel=panel or section.panel, warnings=tuple(told))
 
 
 def _contradicted(curves: Mapping[str, Tensor]) -> Iterator[str]:
@@ -101,35 +89,31 @@ def _contradicted(curves: Mapping[str, Tensor]) -> Iterator[str]:
         )
 
 
-def _certified(
-    network: Network[Any], x: Tensor, start: Tensor, y: Tensor
-) -> tuple[shoal.Certificate, float]:
+def _certified(network: Network[Any], x: Tensor, y: Tensor) -> tuple[shoal.Certificate, float]:
     """A certificate for the targets, or else for the largest multiple of them that has one."""
-    found = shoal.certify(network, x, start + y)
+    found = shoal.certify(network, x, y)
     margin = found.gradient_descent.margin
     if not found.holds and 0 < margin < 1:
         scale = _ROOM * margin  # how far weights travel is proportional to the targets
-        smaller = shoal.certify(network, x, start + scale * y)
+        smaller = shoal.certify(network, x, scale * y)
         if smaller.holds:
             return smaller, scale
     return found, 1.0
 
 
 def _curves(
-    network: Network[Any], x: Tensor, start: Tensor, y: Tensor, found: shoal.Certificate
+    network: Network[Any], x: Tensor, y: Tensor, found: shoal.Certificate
 ) -> dict[str, Tensor]:
     """Losses of the certified network, which is trained for it; their bound; their prediction."""
     assert found.step_size is not None
     assert found.rate is not None
-    architecture, steps = network.architecture, torch.arange(_STEPS + 1, dtype=torch.float64)
+    steps = torch.arange(_STEPS + 1, dtype=torch.float64)
     # a readout of zero hides all other weights from the gradient
-    seen = {"readout"} & set(architecture.parameter_groups) or None
-    width = _WIDTH if architecture.width_matters else None
-    kernels = shoal.kernel(architecture, x, trainable=seen, width=width)
+    kernels = shoal.kernel(network.architecture, x, trainable={"readout"})
     wide = LinearTraining(kernels, y, initial="zero", reduction="sum").run(
         steps=list(range(_STEPS + 1)), step_size=found.step_size
     )
-    run = shoal.train(network, x, start + y, step_size=found.step_size, steps=_STEPS, monitor=False)
+    run = shoal.train(network, x, y, step_size=found.step_size, steps=_STEPS, monitor=False)
     return {
         "measured": run.losses,
         "bound": run.losses[0] * found.rate**steps,
@@ -148,14 +132,6 @@ def _draw_curves(axes: Axes, curves: Mapping[str, Tensor]) -> None:
         axes.plot(curves[name], line, color=color, label=label, markersize=4, linewidth=1.5)
     axes.set(yscale="log", xlabel="step of gradient descent", ylabel="training loss")
     legend_below(axes)
-
-
-def _check_theorem(architecture: Architecture) -> None:
-    """Say that there is nothing to certify, if so."""
-    if isinstance(architecture, ConvResNet):
-        raise NothingToSayError("the inputs are vectors, not images")
-    if (kind := uncovered(architecture)) is not None:
-        raise NothingToSayError(f"no theorem is known for networks {kind}")
 
 
 def certificate_findings(

@@ -6,20 +6,25 @@ from functools import partial
 import torch
 
 import shoal
-from shoal import ImplicitArchitecture, WellPosedness
+from shoal import WellPosedness
 from shoal.app.figures import COLORS, GRAY, Axes, Bar, draw_bars
-from shoal.app.sections.base import Findings, NothingToSayError, Section, Subject
+from shoal.app.sections.base import Findings, Section, Subject
 from shoal.diagnosis.words import Row
 
 _WIDTH = 1024  # of the network that is drawn and measured
 
 
 def _find(subject: Subject) -> Findings:
-    architecture = subject.architecture
-    if not isinstance(architecture, ImplicitArchitecture):
-        raise NothingToSayError("an explicit network is always well posed")
+    architecture = subject.deq
     gain = architecture.recurrent_gain
-    measured = _measure(architecture, subject)
+    measured = shoal.build(
+        architecture,
+        in_features=subject.x.shape[1],
+        width=_WIDTH,
+        seed=0,
+        dtype=torch.float64,
+        device=subject.x.device,
+    ).well_posedness()
     rows = (
         Row("recurrent gain σ_a²L²", f"{gain:.4g}", "L: Lipschitz constant of the activation"),
         Row("kernel exists", _word(architecture.kernel_guaranteed), "guaranteed if σ_a²L² < 1"),
@@ -60,18 +65,6 @@ def _find(subject: Subject) -> Findings:
         partial(_panel, gain=gain, measured=measured),
         warnings=told,
     )
-
-
-def _measure(architecture: ImplicitArchitecture, subject: Subject) -> WellPosedness:
-    network = shoal.build(
-        architecture,
-        in_features=subject.x.shape[1],
-        width=_WIDTH,
-        seed=0,
-        dtype=torch.float64,
-        device=subject.x.device,
-    )
-    return network.well_posedness()
 
 
 def _word(holds: bool) -> str:

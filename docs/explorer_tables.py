@@ -8,19 +8,19 @@ kernels and their derivatives need no table of their own. In the angle and in $\
 functions are smooth, kinks or not, and Chebyshev series of a few hundred terms have them to seven
 digits; where $\varphi$ is positively homogeneous, $\tau$ drops out.
 
-``python -m shoal.app.tables`` computes the file ``tables.json`` of the package anew.
+``python docs/explorer_tables.py`` computes the file ``tables.json`` of the package anew.
 """
 
 import json
 import math
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+import shoal.app
 from shoal.activations import (
     ELU,
     GELU,
@@ -142,19 +142,12 @@ def _integers(series: Chebyshev) -> list[list[int]]:
     return rows
 
 
-def stored_tables() -> dict[str, Any]:
-    """The tables of the package: ``scales``, ``unit``, and ``activations`` by their names."""
-    text = (files("shoal.app") / "tables.json").read_text(encoding="utf-8")
-    found: dict[str, Any] = json.loads(text)
-    return found
-
-
 def _write() -> None:
     """Compute all tables and write them."""
     tables = {name: activation_table(phi).document() for name, phi in ACTIVATIONS.items()}
     document = {"scales": list(SCALES), "unit": _UNIT, "activations": tables}
     text = json.dumps(document, separators=(",", ":")).replace('},"', '},\n"') + "\n"
-    write_text(Path(__file__).with_name("tables.json"), text)
+    write_text(Path(shoal.app.__file__).with_name("tables.json"), text)
 
 
 if __name__ == "__main__":

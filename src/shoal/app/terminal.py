@@ -65,6 +65,13 @@ def meaning_table(title: str) -> Table:
     return table
 
 
+def show_rows(title: str, rows: "Iterable[Row]") -> None:
+    """Print a table of rows."""
+    table = meaning_table(title)
+    add_rows(table, rows)
+    console().print(table)
+
+
 def add_rows(table: Table, rows: "Iterable[Row]") -> None:
     """Add rows, with a mark at those of a checklist."""
     for row in rows:
@@ -100,11 +107,8 @@ def save(folder: Path, contents: Mapping[str, Any]) -> list[Path]:
     """
     files: list[Path] = []
     for name, value in contents.items():
-        if name.endswith(".html"):
-            write_text(folder / name, value)
-            files.append(folder / name)
-        elif name.endswith(".json"):
-            write_json(folder / name, value)
+        if "." in name:
+            (write_text if isinstance(value, str) else write_json)(folder / name, value)
             files.append(folder / name)
         else:
             from shoal.app.figures import image_of
@@ -116,14 +120,7 @@ def save(folder: Path, contents: Mapping[str, Any]) -> list[Path]:
     return files
 
 
-def conclude(
-    record: Any,
-    show: Callable[[], None],
-    files: Sequence[Path],
-    *,
-    json: bool,
-    hint: str = "--output FOLDER saves the report, the figures and the numbers.",
-) -> None:
+def conclude(record: Any, show: Callable[[], None], files: Sequence[Path], *, json: bool) -> None:
     """Print what was found: as one document for machines, or for people with the files."""
     if json:
         typer.echo(json_text(record), nl=False)
@@ -132,4 +129,4 @@ def conclude(
     if files:
         say(f"Written: {', '.join(map(str, files))}")
     else:
-        note(hint)
+        note("--output FOLDER saves the report, the figures and the numbers.")
