@@ -109,12 +109,10 @@ def analyze(
     record = report.document(subject, found)
     files = []
     if output is not None:
-        contents = {
-            "report.html": report.render(subject, found, terminal.command_line()),
-            "analysis.json": record,
-            "analysis": report.draw(subject, found),
-        }
-        files = terminal.save(output, contents)
+        files = terminal.save(output, {"analysis.json": record})  # before what may not be drawn
+        page = report.render(subject, found, terminal.command_line())
+        figure = report.draw(subject, found)
+        files += terminal.save(output, {"report.html": page, "analysis": figure})
     terminal.conclude(record, lambda: _show(subject, found), files, json=json)
     errors: dict[str, list[str]] = {}  # sections may fail for one reason, which is told once
     for section, findings in found.items():

@@ -33,7 +33,6 @@ class Commands(TyperGroup):
             code = super().main(*args, **options | {"standalone_mode": False})
             sys.stdout.flush()  # now, while a full disk can still be told of
         except (KeyboardInterrupt, typer.Abort):
-            note("Interrupted; no file is half-written.")
             code = INTERRUPTED
         except BrokenPipeError:  # who reads has read enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -46,6 +45,8 @@ class Commands(TyperGroup):
                 traceback.print_exception(error)
             note(f"Error: {_in_words(error) if usage is None else usage()}")
             code = BAD_INPUT
+        if code == INTERRUPTED:
+            note("Interrupted; no file is half-written.")
         sys.exit(code if isinstance(code, int) else 0)
 
 

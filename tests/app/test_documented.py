@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 from blocks import Printed
-from typer.testing import CliRunner
-
 from shoal.cli.app import app
+from typer.testing import CliRunner
 
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 BLOCKS = re.findall(r"^```text\n\$ (shoal [^\n]*)\n(.*?)^```$", PAGE.read_text(), re.M | re.S)

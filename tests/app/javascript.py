@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from shoal.explorer.page import NUMERICS, script
-from shoal.explorer.tables import stored_tables
+from shoal.app.explorer import NUMERICS, script, stored_tables
 
 _TOOLS = """
 const { tables, given } = JSON.parse(require("fs").readFileSync(0));

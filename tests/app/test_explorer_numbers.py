@@ -6,13 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from javascript import evaluated
+from explorer_tables import ACTIVATIONS, SCALES, activation_table
 
 import shoal
+from app.javascript import evaluated
 from oracles.standard_errors import assert_near_mean
-from shoal.explorer import activation_table, stored_tables
-from shoal.explorer.page import TESTED
-from shoal.explorer.tables import ACTIVATIONS, SCALES
+from shoal.app.explorer import TESTED, stored_tables
 from shoal.spectra.law import Law
 
 ANGLES = [0.0, 1e-3, 0.3, 1.1, math.pi / 2, 2.0, 3.0, math.pi]
