@@ -179,6 +179,6 @@ def test_whoever_kills_it_finds_whole_files(tmp_path: Path) -> None:
         process.wait()
         folder = tmp_path / "o"
         assert json.loads((folder / "analysis.json").read_text())["data"]["samples"] == 20
-        assert (folder / "report.html").read_text().endswith("</html>\n")
+        assert (folder / "report.html").read_text().endswith("</html>")
         ElementTree.parse(folder / "analysis.svg")
         assert (folder / "analysis.png").read_bytes().endswith(b"IEND\xaeB`\x82")
