@@ -4,11 +4,10 @@ import shutil
 import tempfile
 from pathlib import Path
 
-import torch
 from playwright.sync_api import sync_playwright
 
-from shoal.data import load_data
-from shoal.explorer import explorer_page, population_of, two_classes
+from shoal.app.explorer import explorer_page, population_of, two_classes
+from shoal.app.inputs import load_inputs
 
 IMAGES = Path(__file__).parent / "images"
 # name: (page, width, height, colors, scale, scrolled to, state)
@@ -29,8 +28,7 @@ PICTURES = {
 
 def main() -> None:
     """Write the pictures."""
-    digits = load_data("digits", dtype=torch.float64, device=torch.device("cpu"))
-    populations = {"model": two_classes(), "digits": population_of(digits)}
+    populations = {"model": two_classes(), "digits": population_of(load_inputs("digits"))}
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"]

@@ -33,7 +33,7 @@ from matplotlib.figure import Figure
 
 import shoal
 from shoal.adapters import GPyTorchKernel
-from shoal.pages.figures import COLORS, style
+from shoal.core.figures import COLORS, style
 
 warnings.simplefilter("ignore")  # such as those of a search that begins again elsewhere
 parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])

@@ -26,7 +26,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import Normalizer
 
 from shoal.adapters import KernelClassifier
-from shoal.pages.figures import COLORS, style
+from shoal.core.figures import COLORS, style
 
 parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
 parser.add_argument("--output", default="digits_pipeline.png", help="where to save the figure")

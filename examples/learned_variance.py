@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 
 import shoal
 from shoal.adapters import GPyTorchKernel
-from shoal.pages.figures import COLORS, style
+from shoal.core.figures import COLORS, style
 
 parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
 parser.add_argument("--output", default="learned_variance.png", help="where to save the figure")

@@ -23,7 +23,7 @@ import torch
 from matplotlib.figure import Figure
 
 import shoal
-from shoal.pages.figures import COLORS, GRAY, style
+from shoal.core.figures import COLORS, GRAY, style
 
 parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
 parser.add_argument("--output", default="spectrum.png", help="where to save the figure")

@@ -31,7 +31,7 @@ import torch
 from matplotlib.figure import Figure
 
 import shoal
-from shoal.pages.figures import COLORS, style
+from shoal.core.figures import COLORS, style
 
 parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
 parser.add_argument("--output", default="tour.png", help="where to save the figure")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from shoal.cli.app import app
+from shoal.app.cli import app
 
 
 def run(*arguments: str, code: int = 0):

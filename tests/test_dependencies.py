@@ -14,7 +14,6 @@ LIBRARY: dict[str, set[str]] = {
     "core": set(),
     "mixtures": set(),
     "data": set(),
-    "pages": set(),
     "linalg": set(),
     "activations": set(),
     "approximation": set(),
@@ -33,7 +32,7 @@ LIBRARY: dict[str, set[str]] = {
     "convergence": {"designs"},
     "training": {"convergence"},
     "certificates": {"prediction", "training"},
-    "diagnosis": {"adapters", "networks", "pages"},
+    "diagnosis": {"adapters", "networks"},
     "distillation": {"designs", "diagnosis"},
 }
 
@@ -41,10 +40,8 @@ LIBRARY: dict[str, set[str]] = {
 APPLICATIONS: dict[str, set[str]] = {
     "lab": set(),
     "reproductions": {"lab"},  # the registry finds them: nothing imports them
-    "report": {"lab"},
-    "explorer": set(),
-    "cli": {"explorer", "lab", "report"},
-    "__main__": {"cli"},
+    "app": set(),
+    "__main__": {"app"},
 }
 
 
@@ -157,11 +154,11 @@ def test_branches_stay_apart(package: str, others: set[str]) -> None:
             "from shoal.equilibrium import x",
             "kernels must not import equilibrium",
         ),
-        ("convergence/a.py", "from shoal.cli import x", "convergence must not import cli"),
-        ("__init__.py", "from shoal.cli import app", "shoal must not import cli"),
+        ("convergence/a.py", "from shoal.app import x", "convergence must not import app"),
+        ("__init__.py", "from shoal.app import cli", "shoal must not import app"),
         ("__init__.py", "from .lab import run", "shoal must not import lab"),
         ("lab/registry.py", "from shoal.reproductions import x", "must not import reproductions"),
-        ("cli/a.py", "import shoal.reproductions.du2018", "cli must not import reproductions"),
+        ("app/a.py", "import shoal.reproductions.du2018", "app must not import reproductions"),
         ("whales/a.py", "", "shoal.whales is in no table"),
     ],
 )
@@ -182,7 +179,7 @@ def test_a_violation_is_found(tmp_path: Path, path: str, code: str, complaint: s
         ("designs/moments.py", "from shoal import activations\nfrom shoal.core.checks import real"),
         ("networks/ntk.py", "from shoal.equilibrium import x\nfrom shoal.kernels import y"),
         ("__init__.py", "from shoal.gaussian import dual\nfrom .designs import design"),
-        ("cli/main.py", "import shoal\nfrom shoal import Tanh, report"),
+        ("app/main.py", "import shoal\nfrom shoal import Tanh, kernels"),
     ],
 )
 def test_what_is_allowed_passes(tmp_path: Path, path: str, code: str) -> None:

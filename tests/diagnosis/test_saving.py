@@ -1,6 +1,4 @@
-"""What is drawn and saved of a diagnosis."""
-
-from pathlib import Path
+"""What is drawn of a diagnosis."""
 
 import pytest
 import torch
@@ -21,19 +19,3 @@ def test_pictures_show_every_start_and_no_move_that_was_not_made() -> None:
         assert torch.equal(drawn, one.moves.isfinite().all(1))
     broken = shoal.diagnose(lambda z: z * torch.nan, torch.ones(1, 1, dtype=DTYPE))
     assert "no move is a finite number" in [t.get_text() for t in broken.plot().axes[0].texts]
-
-
-def test_pages_pictures_and_numbers_are_saved(tmp_path: Path) -> None:
-    pytest.importorskip("jinja2")
-    pytest.importorskip("matplotlib")
-    x = inputs(3, 2)
-    d = shoal.diagnose(lambda z, x: z / 2 + x, torch.zeros_like(x), x)
-    for ending in ("html", "json", "png", "svg"):
-        d.save(tmp_path / f"found.{ending}")
-        assert (tmp_path / f"found.{ending}").stat().st_size > 1000
-    page = (tmp_path / "found.html").read_text()
-    assert "Does the plain iteration settle?" in page
-    assert page.count("<svg") == 4
-    assert "http://" not in page.replace("http://www.w3.org", "")
-    with pytest.raises(ValueError, match=r"path must end in \.html"):
-        d.save(tmp_path / "found.txt")

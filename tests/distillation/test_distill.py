@@ -262,25 +262,15 @@ def test_the_frontier_says_what_it_shows(outputs: int, labels: Tensor | None, wo
     assert all(one[1] <= other[0] for one, other in itertools.pairwise(inside))
 
 
-def test_the_frontier_is_drawn(tmp_path: Path) -> None:
+def test_the_frontier_is_drawn() -> None:
     pytest.importorskip("matplotlib")
     twin = shoal.distill(Model(), inputs(40), epochs=1, depths=(1,))
-    twin.save(tmp_path / "frontier.png")
-    twin.save(tmp_path / "numbers.json")
-    assert (tmp_path / "frontier.png").stat().st_size > 1000
-    pytest.importorskip("jinja2")
-    twin.save(tmp_path / "page.html")
-    page = (tmp_path / "page.html").read_text()
-    assert all(one.name in page for one in twin.candidates)
-    assert page.count("<svg") == 1
     (axes,) = twin.plot().axes
     shown = {text.get_text().split("  ")[1] for text in axes.get_legend().get_texts()}
     assert shown == {
         "original",
         *(one.name for one in twin.candidates),
     }
-    with pytest.raises(ValueError, match="path must end in"):
-        twin.save(tmp_path / "page.txt")
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """Empty figures, of a library that is imported when there is something to draw."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +11,28 @@ if TYPE_CHECKING:
 else:  # names for annotations, so that nobody imports matplotlib before there is something to draw
     Axes = Figure = Any
 
-__all__ = ["Axes", "Figure", "empty_figure", "require_matplotlib"]
+__all__ = ["COLORS", "GRAY", "Axes", "Figure", "empty_figure", "require_matplotlib", "style"]
+
+# distinct also for the color-blind (Okabe and Ito)
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+GRAY = "#6b6b6b"
+
+_STYLE: dict[Any, Any] = {
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 11,
+    "figure.constrained_layout.use": True,
+    "grid.color": "#e4e4e4",
+    "grid.linewidth": 0.6,
+    "legend.fontsize": 9,
+    "legend.frameon": False,
+    "svg.hashsalt": "shoal",  # the same figure makes the same file
+    "xtick.labelsize": 9,
+    "ytick.labelsize": 9,
+}
 
 
 def require_matplotlib() -> None:
@@ -20,6 +43,16 @@ def require_matplotlib() -> None:
     """
     if find_spec("matplotlib") is None:
         raise ImportError("figures need matplotlib, which is not here: pip install 'shoal[plots]'")
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """The style of shoal's figures, for what is drawn and saved inside."""
+    require_matplotlib()
+    import matplotlib as mpl
+
+    with mpl.rc_context(_STYLE):
+        yield
 
 
 def empty_figure(width: float, height: float) -> Figure:

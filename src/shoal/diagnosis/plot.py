@@ -2,9 +2,8 @@
 
 from collections.abc import Callable
 
-from shoal.core.figures import Axes, Figure, empty_figure
+from shoal.core.figures import COLORS, GRAY, Axes, Figure, empty_figure
 from shoal.diagnosis.result import Diagnosis
-from shoal.pages.figures import COLORS, GRAY
 
 _BAD = COLORS[1]
 _LEAST = 1e-16

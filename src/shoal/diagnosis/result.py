@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+from shoal.core.figures import Figure
+from shoal.core.files import finite, json_text
 from shoal.core.words import counted
 from shoal.diagnosis.equilibria import Equilibria, SolverCost
 from shoal.diagnosis.gradients import GradientCost
@@ -10,12 +12,10 @@ from shoal.diagnosis.iteration import EffectiveDepth, Iteration
 from shoal.diagnosis.jacobian import JacobianSpectrum
 from shoal.diagnosis.kernel_regime import KernelChange
 from shoal.diagnosis.remedies import Remedy, remedies
-from shoal.pages.figures import Figure
-from shoal.pages.saved_result import SavedResult, Shown
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Diagnosis(SavedResult):
+class Diagnosis:
     r"""What was measured of a loop; nothing in it is a guess.
 
     Attributes:
@@ -80,7 +80,7 @@ class Diagnosis(SavedResult):
         lines = [f"{self.model}: {self._sizes}"]
         for section in sections_of(self):
             lines += ["", section.title]
-            rows = section.findings.rows
+            rows = section.rows
             width = max(len(row.quantity) for row in rows)
             for row in rows:
                 value = (
@@ -91,10 +91,16 @@ class Diagnosis(SavedResult):
                 lines.append(f"  {row.quantity:{width}}  {value}")
         return "\n".join(lines)
 
-    def _values(self) -> dict[str, Any]:
+    def document(self) -> dict[str, Any]:
+        """All of it as plain values."""
         from shoal.diagnosis.words import document_of
 
-        return document_of(self)
+        found: dict[str, Any] = finite(document_of(self))
+        return found
+
+    def to_json(self) -> str:
+        """All of it as JSON text."""
+        return json_text(self.document())
 
     def plot(self) -> Figure:
         """The iteration, the outputs, the eigenvalues and the costs, in four panels.
@@ -105,12 +111,6 @@ class Diagnosis(SavedResult):
         from shoal.diagnosis.plot import plot_diagnosis
 
         return plot_diagnosis(self)
-
-    def _shown(self) -> Shown:
-        from shoal.diagnosis.words import sections_of
-
-        lead, device = f"{self._sizes}: it {self.behavior}", self.iterations[0].state.device
-        return Shown(f"Diagnosis of {self.model}", lead, sections_of(self), device)
 
     @property
     def _sizes(self) -> str:

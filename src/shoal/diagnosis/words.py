@@ -1,17 +1,17 @@
 """A diagnosis in words and in plain values."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
+from shoal.core.figures import Axes, Figure
 from shoal.core.words import counted, memory_words
 from shoal.diagnosis.iteration import EffectiveDepth
 from shoal.diagnosis.jacobian import JacobianSpectrum
 from shoal.diagnosis.plot import PANELS
 from shoal.diagnosis.remedies import ROUGH
 from shoal.diagnosis.result import Diagnosis
-from shoal.pages.findings import Findings, Part, Row
 
 _UNIQUE = {True: "yes, proved", False: "no", None: "one was found; nothing proves that it is alone"}
 _CONTRACTION = {
@@ -21,6 +21,44 @@ _CONTRACTION = {
 }
 _ONE, _ROUGH = 1e-6, 1e-3  # how near to one says nothing; a residual that says little
 _VAGUE = 0.05  # of an equilibrium's size, from which on its error is a warning
+
+
+class Row(NamedTuple):
+    """A line of a table: a quantity, its value, and what it means.
+
+    Attributes:
+        quantity: What it is.
+        value: As text.
+        meaning: What it says.
+        holds: For an entry of a checklist, whether it holds.
+        contradicted: Whether it was predicted, and the data are otherwise.
+    """
+
+    quantity: str
+    value: str
+    meaning: str = ""
+    holds: bool | None = None
+    contradicted: bool = False
+
+
+class Part(NamedTuple):
+    """A part of what is shown of a result.
+
+    Attributes:
+        name: Of its place on a page.
+        title: For people.
+        rows: The table.
+        panel: Draws its panel of the figure, if it has one.
+        figure: A whole figure, where a panel is not enough.
+        notes: Sentences that are too long for the table.
+    """
+
+    name: str
+    title: str
+    rows: tuple[Row, ...]
+    panel: Callable[[Axes], None] | None = None
+    figure: Figure | None = None
+    notes: tuple[str, ...] = ()
 
 
 def sections_of(found: Diagnosis) -> list[Part]:
@@ -38,10 +76,9 @@ def sections_of(found: Diagnosis) -> list[Part]:
     }
     panels = {name: partial(draw, found) for name, (_, draw) in PANELS.items()}
     shown = [
-        Part(name, title, Findings(tuple(rows), panel=panels.get(name)))
-        for name, (title, rows) in parts.items()
+        Part(name, title, tuple(rows), panels.get(name)) for name, (title, rows) in parts.items()
     ]
-    return [part for part in shown if part.findings.rows]
+    return [part for part in shown if part.rows]
 
 
 def _remedies(found: Diagnosis) -> Iterator[Row]:

@@ -4,9 +4,9 @@ from typing import Any
 
 from shoal.core.figures import Figure, empty_figure
 from shoal.core.words import memory_words
+from shoal.diagnosis.words import Part, Row
 from shoal.distillation.measures import Measured
 from shoal.distillation.result import Twin
-from shoal.pages.findings import Findings, Part, Row
 
 _COLORS = ("#0072B2", "#D55E00", "#6b6b6b")
 
@@ -16,10 +16,9 @@ def distillation_part(twin: Twin) -> Part:
     rows = [Row("verdict", "keep it" if twin.keep else "replace it", twin.verdict)]
     rows += [_row(one) for one in (twin.original, *twin.candidates)]
     notes = tuple(f"{name}: not tried, {reason}." for name, reason in twin.skipped.items())
-    findings = Findings(
-        tuple(rows), numbers=twin.document(), figure=plot_frontier(twin), notes=notes
+    return Part(
+        "replacements", "What may replace it", tuple(rows), figure=plot_frontier(twin), notes=notes
     )
-    return Part("replacements", "What may replace it", findings)
 
 
 def _row(one: Measured) -> Row:

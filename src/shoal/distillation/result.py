@@ -6,20 +6,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 from torch.nn import Module
 
 from shoal.core.checks import as_path
+from shoal.core.figures import Figure
+from shoal.core.files import finite, json_text
 from shoal.core.words import counted
 from shoal.distillation.measures import Measured
 from shoal.networks import Network, export
-from shoal.pages.figures import Figure
-from shoal.pages.saved_result import SavedResult, Shown
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Twin(SavedResult):
+class Twin:
     """Replacements of a trained model, measured beside it on the same machine.
 
     Attributes:
@@ -122,6 +121,15 @@ class Twin(SavedResult):
         )
         return "\n".join([self.verdict, where, f"{'':28} {head}", *rows, *missing])
 
+    def document(self) -> dict[str, Any]:
+        """All of it as plain values."""
+        found: dict[str, Any] = finite(self._values())
+        return found
+
+    def to_json(self) -> str:
+        """All of it as JSON text."""
+        return json_text(self.document())
+
     def _values(self) -> dict[str, Any]:
         return {
             "verdict": self.verdict,
@@ -146,12 +154,6 @@ class Twin(SavedResult):
         from shoal.distillation.page import plot_frontier
 
         return plot_frontier(self)
-
-    def _shown(self) -> Shown:
-        from shoal.distillation.page import distillation_part
-
-        device = torch.device(self.device)
-        return Shown(self.verdict, self._counts, [distillation_part(self)], device)
 
     @property
     def _counts(self) -> str:

@@ -1,0 +1,180 @@
+"""``shoal design``: the shallow network inside a DEQ, from the command line."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import torch
+import typer
+
+from shoal.app import options, terminal
+from shoal.app.options import DATA
+from shoal.core import checks
+from shoal.core.fields import plain
+
+if TYPE_CHECKING:
+    import shoal
+    from shoal.diagnosis.words import Row
+
+INFEASIBLE = 3
+_COMPARED = 64  # samples whose kernel matrices are compared, by default
+_DESIGN = "Design"
+
+
+def design(
+    context: typer.Context,
+    activation: options.Activation = "tanh",
+    recurrent_variance: options.RecurrentVariance = 0.2,
+    input_variance: options.InputVariance = 0.8,
+    tau0: Annotated[
+        float | None,
+        typer.Option(help="The norm of the inputs, above 0; by default that of --data, or 1.",
+                     rich_help_panel=DATA),
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(help="Inputs, as for analyze, but taken as they are.", rich_help_panel=DATA),
+    ] = None,
+    label: options.Label = None,
+    n: options.Samples = None,
+    method: Annotated[
+        Literal["moments", "sphere"],
+        typer.Option(help="moments: the high-dimensional coefficients, by ordinary layers; sphere: "
+                     "the kernel itself, for inputs of norm tau0.", rich_help_panel=_DESIGN),
+    ] = "moments",
+    match: Annotated[
+        str | None,
+        typer.Option(help="ck or ntk; by default by what is trained.", rich_help_panel=_DESIGN),
+    ] = None,
+    trainable: Annotated[
+        str | None,
+        typer.Option(help="What will be trained: readout,recurrent,input; by default all.",
+                     rich_help_panel=_DESIGN),
+    ] = None,
+    output: options.Output = None,
+    json: options.Json = False,
+) -> None:  # fmt: skip
+    """The shallow network that has the kernel of a DEQ.
+
+    It has one or two hidden layers. If there is none of the wanted kind, the nearest one is shown
+    and written. Inputs of --data are taken as they are; scale them as you will for training.
+
+    Examples: shoal design --activation relu --trainable readout --output design; shoal design
+    --method sphere --data x.npy.
+
+    Exit codes: 2, bad input; 3, no network of the wanted kind has the kernel.
+    """
+    import shoal
+    from shoal.app.inputs import load_inputs
+
+    deq = options.architecture_of(activation, recurrent_variance, input_variance)
+    norm = 1.0 if tau0 is None else checks.real("--tau0", tau0, above=0)
+    x = None
+    if data is None:
+        options.left_out(context, "label n", "without --data")
+    else:
+        loaded = load_inputs(data, label=label, prepared=False)
+        norm = _norm(loaded.x) if tau0 is None else norm
+        x = loaded.x[loaded.drawn(n or _COMPARED)]  # a file may be sorted
+    terminal.prepare(output)
+    groups = None if trainable is None else [group.strip() for group in trainable.split(",")]
+    with terminal.working("Designing"):
+        found = shoal.design(deq, tau0=norm, match=match, method=method, trainable=groups)
+        gap = None if x is None else found.gap(x)
+    record = _document(found, gap)
+    answer, numbers = _answer(found, gap), _numbers(found)
+    files: list[Path] = []
+    if output is not None:
+        figure = found.plot()
+        page = _page(found, figure, answer, numbers)
+        contents = {"report.html": page, "design.json": record, "activations": figure}
+        files = terminal.save(output, contents)
+
+    def show() -> None:
+        terminal.show_rows(str(found.original), [*answer, *numbers])
+        for sigma in getattr(found.architecture, "activations", ()):
+            terminal.say(f"hidden layer: {sigma!r}")
+        terminal.say(found.explanation)
+
+    terminal.conclude(record, show, files, json=json)
+    if not found.feasible:
+        terminal.note("Not feasible: no network of this kind has the kernel; this is the nearest.")
+        raise typer.Exit(INFEASIBLE)
+
+
+def _norm(x: torch.Tensor) -> float:
+    """The root mean square of the norms; no square of large or small numbers is taken."""
+    largest = x.abs().max()
+    if largest == 0:
+        raise ValueError("--data must not be zero everywhere")
+    return float(largest * (x / largest).square().sum(1).mean().sqrt())
+
+
+def _document(found: "shoal.Design", gap: Any) -> dict[str, Any]:
+    """A design as plain values."""
+    import shoal
+
+    return {
+        "shoal": shoal.__version__,
+        "architecture": plain(found.architecture),
+        "original": plain(found.original),
+        "method": found.method,
+        "match": found.match,
+        "trainable": sorted(found.trainable),
+        "family": found.family or None,
+        "tau0": found.tau0,
+        "feasible": found.feasible,
+        "residual": found.residual,
+        "target": dict(found.target),
+        "obtained": dict(found.obtained),
+        "errors": dict(found.errors),
+        "gap": None if gap is None else gap._asdict(),
+        "explanation": found.explanation,
+        "alternatives": [plain(other.architecture) for other in found.alternatives],
+    }
+
+
+def _answer(found: "shoal.Design", gap: Any) -> "list[Row]":
+    """Whether there is one, and how near it is."""
+    from shoal.diagnosis.words import Row
+
+    kernel, trained = found.match.upper(), ", ".join(sorted(found.trainable))
+    wanted = "kernel, exactly" if found.method == "sphere" else "high-dimensional coefficients"
+    meaning = f"a network of this kind has the {wanted}" if found.feasible else "see the nearest"
+    rows = [
+        Row("feasible", "yes" if found.feasible else "no", meaning, holds=found.feasible),
+        Row("matched", kernel, f"by {found.method}; trained: {trained}"),
+        Row("norm of the inputs", f"{found.tau0:.6g}", "τ0"),
+        Row("residual", f"{found.residual:.1e}", "largest difference from what was wanted"),
+    ]
+    if gap is not None:
+        words = f"of the {kernel} matrices on the data, in spectral norm, relative to the DEQ's"
+        rows.append(Row("difference", f"{gap.relative:.2e}", words))
+    return rows
+
+
+def _numbers(found: "shoal.Design") -> "list[Row]":
+    """What was obtained and wanted."""
+    from shoal.diagnosis.words import Row
+
+    return [
+        Row(name, f"{value:.8g}", f"wanted {found.target[name]:.8g}")
+        for name, value in found.obtained.items()
+    ]
+
+
+def _page(found: "shoal.Design", figure: Any, answer: "list[Row]", numbers: "list[Row]") -> str:
+    """The answer, the activations, and the reason in words."""
+    from shoal.app.pages import Block, render_page
+    from shoal.app.sections import Findings
+    from shoal.designs.result import layer_activations
+    from shoal.diagnosis.words import Row
+
+    layers = [Row(name, "", repr(phi)) for name, phi in layer_activations(found.architecture)]
+    parts = [
+        Block("answer", "Design", Findings(tuple(answer), notes=(found.explanation,))),
+        Block("layers", "Activations", Findings(tuple(layers), figure=figure)),
+        Block("numbers", "Obtained and wanted", Findings(tuple(numbers))),
+    ]
+    title, device = "The shallow network inside a deep equilibrium model", torch.device("cpu")
+    command = terminal.command_line()
+    return render_page(title, f"{found.original}", parts, device=device, command=command)

@@ -1,0 +1,232 @@
+r"""The explorer: a page that computes, and what it knows of the data.
+
+What the limits of high dimension see of inputs and targets, in a few hundred numbers.
+
+Spectra, training curves and learning curves depend on the data through the eigenvalues of the
+inputs' second moment and through how much of the target's variance is linear along each of its
+directions; all else of the target is noise to the linear part of a kernel.
+"""
+
+import json
+from dataclasses import dataclass
+from importlib.resources import files
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from shoal.app.inputs import Inputs
+from shoal.app.pages import template, versions
+
+TESTED = 1e-6
+"""How far kernels of the page may be from those of shoal, relative to the diagonal."""
+
+NUMERICS = ("series.js", "activations.js", "kernel.js", "twin.js", "spectrum.js")
+"""The scripts that compute, in the order in which they stand on the page."""
+SCRIPTS = (*NUMERICS, "state.js", "plot.js", "panels.js", "phase.js", "controls.js")
+"""All scripts."""
+
+_SINGLE = 48  # largest eigenvalues that are kept one by one
+_GROUPS = 96  # of the others
+_QUANTILES = 41  # of the norms
+_ROUNDING = 1e-10  # of the largest: an eigenvalue that is zero
+
+
+@dataclass(frozen=True)
+class Population:
+    """Inputs and targets as a page knows them; lengths are in units of the root mean square norm.
+
+    Attributes:
+        name: What they are called.
+        size: The dimension p.
+        samples: How many there were, or ``None`` if they are a model.
+        values: Eigenvalues of p times the second moment, in increasing order, with mean one.
+        shares: Which part of the directions has each.
+        signal: Which part of the target's variance is linear along them.
+        noise: The rest of it.
+        norms: Quantiles of the norms, from the least to the largest.
+        target: What is learned, in words.
+        notes: What else there is to say, in sentences.
+    """
+
+    name: str
+    size: int
+    samples: int | None
+    values: tuple[float, ...]
+    shares: tuple[float, ...]
+    signal: tuple[float, ...]
+    noise: float
+    norms: tuple[float, ...]
+    target: str
+    notes: tuple[str, ...] = ()
+
+    def document(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {name: _rounded(value) for name, value in vars(self).items()}
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_rounded(one) for one in value]
+    return float(f"{value:.7g}") if isinstance(value, float) else value
+
+
+def two_classes(size: int = 1000) -> Population:
+    """Two classes of one covariance without a direction; the page says how far apart they are."""
+    return Population(
+        name="two classes",
+        size=size,
+        samples=None,
+        values=(1.0,),
+        shares=(1.0,),
+        signal=(0.0,),
+        noise=1.0,
+        norms=(1.0,),
+        target="the class",
+    )
+
+
+def population_of(data: Inputs) -> Population:
+    """Summarize data, whose columns must have been centered.
+
+    The linear part of the target is estimated by regression on the principal components, less what
+    as many random numbers would explain.
+
+    Args:
+        data: Vectors, with or without labels.
+
+    Raises:
+        ValueError: If all inputs are zero.
+
+    Example:
+        >>> import torch
+        >>> from shoal.app.inputs import Inputs
+    from shoal.app.pages import template, versions
+            >>> x = torch.tensor([[3.0, 0.0], [-3.0, 0.0], [0.0, 1.0], [0.0, -1.0]]).double()
+        >>> [round(value, 6) for value in population_of(Inputs(x)).values]
+        [0.2, 1.8]
+    """
+    x = data.x.flatten(1).double()
+    n, p = x.shape
+    norms = x.norm(dim=1)
+    scale = float(norms.square().mean().sqrt())
+    if scale == 0:
+        raise ValueError(f"data must not be zero everywhere, got {data.name}")
+    components, sizes, _ = torch.linalg.svd(x / scale, full_matrices=False)
+    values = sizes.square() * p / n
+    linear, noise, target = _linear_part(data, components)
+    padded = torch.zeros(p, dtype=torch.float64)
+    padded[: len(values)] = torch.where(values > _ROUNDING * values[0], values, 0.0)
+    signal = torch.zeros_like(padded)
+    signal[: len(values)] = linear
+    if data.y is None:  # a linear function without a preferred direction
+        signal = padded / padded.sum()
+    grouped = _grouped(padded.flip(0), signal.flip(0))
+    return Population(
+        name=data.name,
+        size=p,
+        samples=n,
+        values=grouped[0],
+        shares=grouped[1],
+        signal=grouped[2],
+        noise=noise,
+        norms=tuple((norms / scale).quantile(torch.linspace(0, 1, _QUANTILES).double()).tolist()),
+        target=target,
+        notes=data.notes,
+    )
+
+
+def _linear_part(data: Inputs, components: Tensor) -> tuple[Tensor, float, str]:
+    """The part of the target's variance along each component, the rest, and its name."""
+    n, rank = components.shape
+    if data.y is None:
+        return torch.zeros(rank, dtype=torch.float64), 0.0, "a random linear function"
+    y = data.targets().double().reshape(n, -1)
+    y = y - y.mean(0)
+    total = y.square().sum()
+    if total == 0:
+        return torch.zeros(rank, dtype=torch.float64), 1.0, "a constant"
+    explained = (components.T @ y).square().sum(1) / total
+    left = max(0.0, 1 - float(explained.sum()))
+    by_chance = left / max(n - rank, 1)  # what each component explains of what is noise
+    linear = (explained - by_chance).clamp(min=0.0)
+    words = f"{len(data.classes)} classes" if data.classes else "the target"
+    return linear, max(0.0, 1 - float(linear.sum())), words
+
+
+def _grouped(values: Tensor, signal: Tensor) -> tuple[tuple[float, ...], ...]:
+    """Eigenvalues in increasing order, the largest one by one, the others in groups of one size."""
+    p = len(values)
+    few = min(p, _SINGLE)
+    cuts = torch.linspace(0, p - few, min(_GROUPS, p - few) + 1).round().long().tolist()
+    bounds = sorted({*cuts, *range(p - few, p + 1)})
+    pieces = [slice(low, high) for low, high in pairwise(bounds)]
+    return (
+        tuple(float(values[piece].mean()) for piece in pieces),
+        tuple((piece.stop - piece.start) / p for piece in pieces),
+        tuple(float(signal[piece].sum()) for piece in pieces),
+    )
+
+
+def script(name: str) -> str:
+    """The text of a script."""
+    return (files("shoal.app") / "scripts" / name).read_text(encoding="utf-8")
+
+
+def explorer_page(
+    population: Population,
+    *,
+    activation: str = "tanh",
+    recurrent_variance: float = 0.2,
+    input_variance: float = 0.8,
+    command: str | None = None,
+) -> str:
+    """The explorer as an HTML page that refers to nothing outside of itself.
+
+    Args:
+        population: What the inputs are like: of data, or two classes.
+        activation: That of the start, by a name in the tables.
+        recurrent_variance: That of the start.
+        input_variance: That of the start.
+        command: What makes the page again.
+
+    Raises:
+        ImportError: If Jinja2 is not installed.
+        ValueError: If there is no table of the activation.
+    """
+    page = template("explorer.html")
+    from markupsafe import Markup
+
+    tables = stored_tables()
+    if activation not in tables["activations"]:
+        known = ", ".join(tables["activations"])
+        raise ValueError(f"activation must be one of {known}, got {activation!r}")
+    start = {"activation": activation, "recurrent": recurrent_variance, "input": input_variance}
+    document = {"tables": tables, "population": population.document(), "start": start}
+    return page.render(
+        population=population,
+        command=command,
+        versions=versions(),
+        activations=list(tables["activations"]),
+        error=f"{max(table['error'] for table in tables['activations'].values()):.0e}",
+        tested=f"{TESTED:.0e}",
+        numbers=Markup(_embedded(document)),
+        scripts=[Markup(script(name)) for name in SCRIPTS],
+    )
+
+
+def _embedded(document: Any) -> str:
+    """JSON inside a script element, which nothing in it can end."""
+    return json.dumps(document, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def stored_tables() -> dict[str, Any]:
+    """The tables of the package, which ``docs/explorer_tables.py`` computes.
+
+    They are ``scales``, ``unit``, and ``activations`` by their names: Chebyshev series of the dual
+    of the derivative, and of Hermite coefficients.
+    """
+    text = (files("shoal.app") / "tables.json").read_text(encoding="utf-8")
+    found: dict[str, Any] = json.loads(text)
+    return found

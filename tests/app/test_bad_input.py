@@ -1,0 +1,159 @@
+"""Bad input to every command: one clear line, exit code 2, and nothing left behind."""
+
+import gzip
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from commands import files
+from typer.testing import CliRunner
+
+import shoal
+from app.own_model import NET
+from shoal.app.cli import app
+
+CASES: dict[str, tuple[str, str]] = {  # what is typed, and words of the message
+    "unknown command": ("whale", "whale"),
+    "unknown option": ("analyze --whale", "--whale"),
+    "unknown dataset": ("analyze whales", "'whales'"),
+    "picture": ("analyze picture.png", "'picture.png'"),
+    "absent file": ("analyze absent.npy", "'absent.npy'"),
+    "folder": ("analyze folder.npy", "'folder.npy'"),
+    "no data": ("analyze text.npy", "text.npy"),
+    "cube": ("analyze cube.npy", "cube.npy"),
+    "objects": ("analyze objects.npy", "objects.npy"),
+    "pickle in an archive": ("analyze pickle.npz", "pickle.npz"),
+    "NaN": ("analyze nan.npy", "nan.npy"),
+    "cut off": ("analyze cut.npy", "cut.npy"),
+    "cut off archive": ("analyze cut.npz", "cut.npz"),
+    "cut off gzip": ("analyze cut.csv.gz", "cut.csv.gz"),
+    "archive without inputs": ("analyze other.npz", "other.npz"),
+    "ragged rows": ("analyze ragged.csv", "line 2"),
+    "text in a column": ("analyze kinds.csv", "'iris'"),
+    "hint to labels": ("analyze kinds.csv", "--label COLUMN"),
+    "empty file": ("analyze empty.csv", "empty.csv"),
+    "one row": ("analyze one.csv", "at least two rows"),
+    "unknown column": ("analyze kinds.csv --label whale", "'whale'"),
+    "absent column": ("analyze kinds.csv --label 7", "column 7"),
+    "label of an archive": ("analyze x.npz --label a", "--label"),
+    "label of named data": ("analyze digits --label a", "--label"),
+    "too many samples": ("analyze x.npy -n 5000", "-n must be between 2 and 6"),
+    "half a sample": ("analyze x.npy -n 1.5", "valid integer"),
+    "samples that are the same": ("analyze same.npy", "same.npy must have samples that differ"),
+    "unknown activation": ("analyze --activation blub", "'blub'"),
+    "letters for numbers": ("analyze --activation elu:x", "numbers"),
+    "constant activation": ("analyze --activation hermite:2", "must not be constant"),
+    "negative variance": ("analyze --recurrent-variance -1", "--recurrent-variance must be >= 0"),
+    "no input": ("analyze --input-variance 0", "--input-variance must be > 0"),
+    "variance that is no number": ("analyze --input-variance much", "--input-variance"),
+    "unknown section": ("analyze --only whale", "'whale'"),
+    "two choices": ("analyze --only kernels --skip kernels", "--only and --skip"),
+    "unknown dtype": ("analyze --dtype float16", "float16"),
+    "no threads": ("analyze --threads 0", "--threads"),
+    "unknown device": ("analyze --device abacus", "abacus"),
+    "negative seed": ("analyze --seed -1", "--seed"),
+    "output that is a file": ("analyze x.npy --output x.npy", "x.npy"),
+    "output in a forbidden place": ("analyze x.npy --output /proc/x/y", "/proc/x"),
+    "code without a model": ("analyze --code net.py:Net", "--code must be left out"),
+    "architecture with a model": ("analyze --model x.pt --only kernels", "--only must be left"),
+    "no norm": ("design --tau0 0", "--tau0 must be > 0"),
+    "unknown method": ("design --method magic", "magic"),
+    "unknown kernel": ("design --match nngp", "'nngp'"),
+    "unknown weights": ("design --trainable weights", "'weights'"),
+    "samples without data": ("design -n 5", "-n must be left out without --data"),
+    "data of zeros": ("design --data same.npy", "must not be zero everywhere"),
+    "unknown network": ("certify --network whale", "whale"),
+    "no width": ("certify --width 0", "--width"),
+    "options of another network": ("certify --gamma 0.2", "--gamma must be left out"),
+    "no labels": ("certify x.npy", "must have labels"),
+    "no step": ("certify --step-size 0", "--step-size must be > 0"),
+    "no network": ("certify --load x.npy", "x.npy"),
+    "size of a loaded network": ("certify --load x --width 5", "--width must be left out"),
+    "absent model": ("diagnose absent.pt", "absent.pt"),
+    "no model": ("diagnose junk.pt", "PATH.py:FACTORY"),
+    "weights of nothing": ("diagnose junk.pt --model net.py:Net", "must hold a state dictionary"),
+    "other weights": ("diagnose other.pt --model net.py:Net", "must hold the weights of"),
+    "no factory": ("diagnose junk.pt --model Net", "PATH.py:FACTORY"),
+    "factory that fails": ("diagnose w.pt --model torn.py:Net", "does not run: SyntaxError"),
+    "factory of a number": ("diagnose w.pt --model net.py:number", "does not run: TypeError"),
+    "samples of another size": ("diagnose w.pt --model net.py:Net --data wide.npy", "shape"),
+    "no samples": ("diagnose w.pt --model net.py:Net -n 0", "-n"),
+    "tolerance": ("diagnose w.pt --model net.py:Net --data x.npy --tolerance 2", "tolerance must"),
+    "no page": ("explore --out .", "--out must be a file that ends in .html"),
+    "label without data": ("explore --label y", "--label must be left out without DATA"),
+    "activation without a table": ("explore --activation blub", "'blub'"),
+}
+
+
+@pytest.fixture
+def things() -> list[str]:
+    """Bad files of all kinds, in the current folder."""
+    x = np.random.default_rng(0).normal(size=(6, 4))
+    np.save("x.npy", x.astype(np.float32))
+    np.savez("x.npz", X=x)
+    np.save("wide.npy", np.ones((5, 7), np.float32))
+    np.save("same.npy", np.zeros((6, 4)))
+    np.save("cube.npy", np.ones((3, 4, 5, 2, 2)))
+    np.save("objects.npy", np.array([{}, {}]), allow_pickle=True)
+    np.savez("pickle.npz", X=np.array([{}, {}], dtype=object))
+    np.save("nan.npy", np.array([[1.0, 2.0], [np.nan, 1.0]]))
+    np.savez("other.npz", z=x)
+    for name in ("x.npy", "x.npz"):
+        Path(f"cut{name[1:]}").write_bytes(Path(name).read_bytes()[:-20])
+    Path("cut.csv.gz").write_bytes(gzip.compress(b"1,2\n3,4\n" * 50)[:-9])
+    Path("text.npy").write_text("no array")
+    Path("picture.png").write_bytes(b"PNG")
+    Path("folder.npy").mkdir()
+    Path("ragged.csv").write_text("1,2\n3\n")
+    Path("kinds.csv").write_text("length,width,kind\n5.1,3.5,iris\n4.9,3.0,rose\n")
+    Path("empty.csv").write_text("")
+    Path("one.csv").write_text("1,2\n")
+    Path("net.py").write_text(NET)
+    Path("torn.py").write_text("def Net(:\n")
+    space: dict[str, object] = {}
+    exec(NET, space)
+    torch.save(space["Net"]().state_dict(), "w.pt")
+    torch.save({"other.weight": torch.ones(2)}, "other.pt")
+    Path("junk.pt").write_bytes(b"junk")
+    return files()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_bad_input_is_one_line(name: str, things: list[str]) -> None:
+    typed, words = CASES[name]
+    result = CliRunner().invoke(app, shlex.split(typed))
+    assert result.exit_code == 2, result.output
+    assert result.stderr.startswith("Error: ")
+    assert result.stderr.count("\n") == 1
+    assert words in result.stderr
+    assert result.stdout == ""
+    assert [name for name in files() if "__pycache__" not in name] == things
+
+
+def test_a_bug_is_not_called_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise KeyError("it is ours")
+
+    monkeypatch.setattr("shoal.app.options.architecture_of", fail)
+    assert isinstance(CliRunner().invoke(app, ["design"]).exception, KeyError)
+
+
+def test_a_reader_that_has_read_enough_ends_it_quietly() -> None:
+    command = f"{sys.executable} -m shoal design --help | head -n 1"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    assert shoal.__version__ not in done.stdout
+
+
+def test_interrupts_have_their_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("shoal.app.options.architecture_of", interrupt)
+    result = CliRunner().invoke(app, ["design"])
+    assert result.exit_code == 130
+    assert result.stderr.startswith("Interrupted")

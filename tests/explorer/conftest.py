@@ -1,6 +1,0 @@
-"""What tests of the explorer share."""
-
-import sys
-from pathlib import Path
-
-sys.path.append(str(Path(__file__).parent))
