@@ -1,0 +1,340 @@
+"""Figure 3: test accuracies of DEQs and of networks that are designed like them, or not."""
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import shoal
+from experiments.claims import Claim, Criterion, each, short
+from experiments.drawing import COLORS, Axes, draw_panels
+from experiments.experiment import Point, Result, by_point, experiment, grid, matching
+from experiments.networks import (
+    TITLES,
+    DEQs,
+    accuracy,
+    make,
+    mini_batches,
+    ridge_readout,
+    rival,
+    synchronize,
+)
+from experiments.samples import image_samples
+from experiments.statistics import spread, z_scores
+from shoal.activations import Activation
+from shoal.architectures import DEQ
+
+_NETWORKS = {
+    "readout": ("deq", "moments", "naive"),
+    "all": ("deq", "ntk-design", "moments", "naive"),
+}
+_KERNEL_SAMPLES = 1000  # their largest eigenvalue, divided by their number, is that of all
+
+
+@experiment("ling2024", "figure3", "Test accuracies of DEQs, designed and naive networks")
+class Accuracies(DEQs):
+    r"""Test accuracies against the width, with the readout trained or all weights.
+
+    The paper does not say what is trained, nor how, so both is done. ``readout``: features are
+    those of random weights, and the readout is that of ridge regression on one-hot targets.
+    ``all``: mini-batch gradient descent with momentum for half the mean squared error, with a step
+    size that is a share of $2/\lambda_{\max}$ of the infinitely wide DEQ, the same for all.
+
+    Images are scaled to norm 1, and the DEQs are centered for that norm. Naive networks have the
+    activation as it is; as in the paper, that of ReLU has two layers. CIFAR-10 comes as pixels; the
+    paper takes features of VGG-19.
+    """
+
+    activations: tuple[Activation, ...] = (shoal.Tanh(), shoal.ReLU())  # of the DEQs
+    # names that :func:`shoal.data.load` knows
+    datasets: tuple[str, ...] = ("mnist", "fashion-mnist", "cifar-10")
+    protocols: tuple[str, ...] = ("readout", "all")  # ``"readout"``, ``"all"`` or both
+    widths: tuple[int, ...] = (32, 64, 128, 256, 512, 1024, 2048, 4096)  # of the networks
+    trials: int = 5  # how many networks are drawn for each
+    samples: int | None = None  # how many images to train with, from the beginning; all if ``None``
+    ridge: float = 0.1  # $\lambda$ of the ridge regression, for features in the scale of the CK
+    batch: int = 512  # the size of a mini-batch
+    steps: int = 400  # how many mini-batches
+    step_share: float = 0.2  # the step size, as a share of the largest stable one
+    momentum: float = 0.9  # of gradient descent
+
+    small = dict(datasets=("digits",), widths=(32, 128), trials=1, samples=600, batch=100, steps=30)
+
+    def points(self):
+        return [
+            point
+            for protocol in self.protocols
+            for point in grid(
+                "trial",
+                protocol=[protocol],
+                dataset=self.datasets,
+                activation=self.names,
+                network=_NETWORKS[protocol],
+                width=self.widths,
+                trial=range(self.trials),
+            )
+        ]
+
+    def compute(self, point, seed, device):
+        x, y, labels = image_samples(
+            str(point["dataset"]), "train", self.samples, torch.float32, device
+        )
+        tests = image_samples(str(point["dataset"]), "test", None, torch.float32, device)
+        centered = shoal.centered(self.deq(point), tau0=1.0)
+        network = rival(in_paper(str(point["network"]), self.activation(point)), centered)
+        net = make(network, x, width=int(point["width"]), out_features=y.shape[1], seed=seed)
+        readout = None
+        if point["protocol"] == "readout":
+            readout = ridge_readout(net, x, y, self.ridge)
+        else:
+            largest = _largest_step(centered, str(point["dataset"]), self.samples, device)
+            mini_batches(
+                net, x, y, step_size=self.step_share * largest, momentum=self.momentum,
+                batch=self.batch, steps=self.steps, seed=seed,
+            )  # fmt: skip
+        return {
+            "train": accuracy(net, x, labels, readout),
+            "test": accuracy(net, tests.x, tests.labels, readout),
+        }
+
+    def summarize(self, results):
+        summary: dict[str, float] = {}
+        for case in self._cases():
+            for network in _NETWORKS[str(case["protocol"])]:
+                for width in self.widths:
+                    found = matching(results, {**case, "network": network, "width": width})
+                    deqs = matching(results, {**case, "network": "deq", "width": width})
+                    mean, deviation = spread(found, "test")
+                    name = "_".join([*map(str, case.values()), network, str(width)])
+                    summary |= {name: float(mean), f"{name}_deviation": float(deviation)}
+                    if network != "deq":
+                        summary[f"{name}_z"] = float(z_scores(found, deqs, "test"))
+        return summary
+
+    def claims(self, summary):
+        """Designs and naive networks beside the DEQ, from width 256 on, readout trained.
+
+        The paper's designs have the DEQ's CK, which is all that a readout sees. z-scores are
+        differences of mean accuracies in units of their standard errors.
+        """
+
+        def accuracy_of(activation: str, network: str) -> float:
+            return 100 * summary[f"readout_{activation.lower()}_mnist_{network}_256"]
+
+        def words(*networks: str) -> str:
+            return ", ".join(
+                f"{phi} " + ", ".join(f"{accuracy_of(phi, n):.1f}" for n in networks) + "%"
+                for phi in ("ReLU", "Tanh")
+            )
+
+        def least(network: str) -> dict[str, float]:
+            """The least z-scores of a network against the DEQ, over the wider half of widths."""
+            cases = [(phi, dataset) for phi in ("ReLU", "Tanh") for dataset in self.datasets]
+            wide = [m for m in self.widths if m >= 256]
+            return {
+                f"{phi}, {dataset}": min(
+                    summary[f"readout_{phi.lower()}_{dataset}_{network}_{m}_z"] for m in wide
+                )
+                for phi, dataset in cases
+            }
+
+        section = "Ling 2024, Figure 3"
+        return (
+            Claim(
+                "Designs classify as well as DEQs",
+                "a figure",
+                f"MNIST, width 256, readout trained: {words('deq', 'moments')}",
+                section,
+                each("{}: z-scores at least −3", least("moments"), least=-3),
+            ),
+            Claim(
+                "Networks with the DEQ's own activation do worse",
+                "a figure; “noticeable gap”",
+                words("deq", "naive"),
+                section,
+                each("{}: a z-score of at most −3", least("naive"), most=-3),
+                remark="ReLU yes, while networks are not wide; Tanh no, as the kernels agree",
+            ),
+        )
+
+    def plot(self, results):
+        rows = grid(protocol=self.protocols, activation=self.names)
+
+        def panel(axes: Axes, case: Point, dataset: str) -> str:
+            networks = _NETWORKS[str(case["protocol"])]
+            self._draw(axes, matching(results, {**case, "dataset": dataset}), networks)
+            trained = "readout" if case["protocol"] == "readout" else "all weights"
+            return f"{self.title_at(case)}, {dataset}, {trained}"
+
+        return draw_panels(
+            rows,
+            self.datasets,
+            panel,
+            (max(3.5 * len(self.datasets) + 0.8, 7.5), 2.6 * len(rows) + 0.5),
+            x="width $m$",
+            y="test accuracy (%)",
+            title=9.5,
+            legend=-1,  # the last row has all networks if one has
+            sharex=True,
+        )
+
+    def _draw(self, axes: Axes, found: Sequence[Result], networks: Sequence[str]) -> None:
+        colors = dict(zip(_NETWORKS["all"], COLORS, strict=False))
+        for network in networks:
+            rows = [matching(found, {"network": network, "width": m}) for m in self.widths]
+            means, deviations = np.array([spread(row, "test") for row in rows]).T * 100
+            label = "the same activation" if network == "naive" else TITLES[network]
+            axes.errorbar(
+                self.widths, means, deviations, fmt="o-", color=colors[network], markersize=3,
+                linewidth=1.2, capsize=2, label=label,
+            )  # fmt: skip
+        axes.set_xscale("log", base=2)
+
+    def _cases(self) -> list[Point]:
+        return grid(protocol=self.protocols, activation=self.names, dataset=self.datasets)
+
+
+def in_paper(network: str, activation: Activation) -> str:
+    """The naive network of the paper has two layers for ReLU and one otherwise."""
+    return "naive2" if network == "naive" and isinstance(activation, shoal.ReLU) else network
+
+
+@lru_cache(maxsize=16)
+def _largest_step(deq: DEQ, dataset: str, samples: int | None, device: torch.device) -> float:
+    r"""$2/\lambda_{\max}$ of the NTK per sample, from some of the samples."""
+    x = image_samples(dataset, "train", samples, torch.float32, device).x
+    x = x[:_KERNEL_SAMPLES].double()
+    return 2 * len(x) / float(torch.linalg.eigvalsh(shoal.kernel(deq, x).ntk)[-1])
+
+
+_KINDS = {
+    "single": "inference, one image (ms)",
+    "batched": "inference in batches, per image (µs)",
+    "epoch": "training, one epoch (s)",
+}
+_UNITS = {"single": 1e3, "batched": 1e6, "epoch": 1.0}
+
+
+@experiment("ling2024", "tables", "Times of inference and training of DEQs and explicit networks")
+class Times(DEQs):
+    """Times of inference and training, in float32, with random images of norm 1.
+
+    Times depend on the sizes alone, not on what is in the images. Inference is that of one image,
+    and of a batch; an epoch is the time of a step of stochastic gradient descent with a batch times
+    the number of batches. Each is the median of several rounds. Points must not share a device:
+    run them with ``jobs=1``.
+    """
+
+    # how many pixels images have: 784 for MNIST and Fashion-MNIST, 3072 for CIFAR-10
+    sizes: tuple[int, ...] = (784, 3072)
+    networks: tuple[str, ...] = ("deq", "ntk-design", "moments", "naive")  # what is compared
+    widths: tuple[int, ...] = (32, 64, 128, 256, 512, 1024, 2048, 4096)  # of the networks
+    batch: int = 128  # the size of a batch
+    images: int = 60000  # how many images an epoch has
+    rounds: int = 5  # how often each time is taken
+    steps: int = 10  # how many passes a round has
+
+    small = dict(sizes=(64,), widths=(64, 256), rounds=3, steps=3)
+
+    def points(self):
+        return grid(
+            pixels=self.sizes, activation=self.names, network=self.networks, width=self.widths
+        )
+
+    def compute(self, point, seed, device):
+        network = in_paper(str(point["network"]), self.activation(point))
+        generator = torch.Generator().manual_seed(seed)
+        x = torch.randn(self.batch, int(point["pixels"]), generator=generator)
+        x = torch.nn.functional.normalize(x).to(device)
+        y = torch.eye(10, device=device)[torch.arange(self.batch, device=device) % 10]
+        architecture = rival(network, shoal.centered(self.deq(point), tau0=1.0))
+        net = make(architecture, x, width=int(point["width"]), out_features=10, seed=seed)
+        with torch.no_grad():
+            single = self._seconds(lambda: net(x[:1]), x)
+            batched = self._seconds(lambda: net(x), x) / self.batch
+
+        def train() -> None:
+            options: dict[str, Any] = {"step_size": 1e-3, "momentum": 0.0, "batch": self.batch}
+            mini_batches(net, x, y, steps=self.steps, seed=seed, **options)
+
+        step = self._seconds(train, x, passes=1) / self.steps
+        epoch = step * -(-self.images // self.batch)
+        return {"single": single, "batched": batched, "epoch": epoch}
+
+    def _seconds(self, run: Callable[[], object], x: Tensor, passes: int | None = None) -> float:
+        """The median time of a call, after a first one that does not count."""
+        run()
+        passes, times = self.steps if passes is None else passes, []
+        for _ in range(self.rounds):
+            synchronize(x)
+            start = time.perf_counter()
+            for _ in range(passes):
+                run()
+            synchronize(x)
+            times.append((time.perf_counter() - start) / passes)
+        return float(np.median(times))
+
+    def summarize(self, results):
+
+        def numbers(result: Result) -> dict[str, float]:
+            (deq,) = matching(results, {**result.point, "network": "deq"})
+            found: dict[str, float] = {}
+            for kind in _KINDS:
+                found[kind] = float(result.arrays[kind])
+                if result is not deq:
+                    found[f"{kind}_ratio"] = float(deq.arrays[kind] / result.arrays[kind])
+            return found
+
+        return by_point(results, numbers)
+
+    def claims(self, summary):
+        least, most = {}, {}
+        for kind in ("single", "epoch"):
+            ratios = [v for k, v in summary.items() if re.search(f"_moments_.*_{kind}_ratio", k)]
+            least[kind], most[kind] = min(ratios), max(ratios)
+
+        def ours(kind: str) -> str:
+            return f"{short(least[kind])} to {short(most[kind])} times as long"
+
+        section = "Ling 2024, Tables 1 and 2"
+        return (
+            Claim(
+                "Inference of a DEQ takes longer than of its design",
+                "“2 − 3×”, 1.5 to 3.2 in the table",
+                ours("single"),
+                section,
+                (Criterion("at least 1.5 times as long", least["single"], least=1.5),),
+            ),
+            Claim(
+                "Training of a DEQ takes longer than of its design",
+                "16 to 266 times as long in the table",
+                ours("epoch"),
+                section,
+                (
+                    Criterion("longer at every width", least["epoch"], least=1),
+                    Criterion("at least 16 times as long", least["epoch"], least=16),
+                ),
+                remark="our DEQ trains faster",
+            ),
+        )
+
+    def plot(self, results):
+        cases = grid(pixels=self.sizes, activation=self.names)
+
+        def panel(axes: Axes, case: Point, kind: str) -> str:
+            for network, color in zip(self.networks, COLORS, strict=False):
+                found = matching(results, {**case, "network": network})
+                values = [_UNITS[kind] * float(r.arrays[kind]) for r in found]
+                label = "the same activation" if network == "naive" else TITLES[network]
+                axes.plot(self.widths, values, "o-", color=color, markersize=3, label=label)
+            axes.set_xscale("log", base=2)
+            axes.set_yscale("log")
+            return f"{self.title_at(case)}, {case['pixels']} pixels: {_KINDS[kind]}"
+
+        size = 11.0, 2.6 * len(cases) + 0.5
+        return draw_panels(cases, _KINDS, panel, size, x="width $m$", title=9, sharex=True)
