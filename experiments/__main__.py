@@ -25,16 +25,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, default=1, help="of each process")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     given = parser.parse_args(arguments)
+    if min(given.jobs, given.threads) < 1:
+        parser.error(f"--jobs and --threads must be at least 1, got {given.jobs}, {given.threads}")
     if given.paper is None:
         for (paper, figure), kind in registered().items():
             print(f"{paper + ' ' + figure:26}{len(kind().points()):5} points   {kind.title}")
         return 0
     try:
         kinds = find(given.paper, given.figure)
-        if min(given.jobs, given.threads) < 1:
-            raise ValueError(
-                f"--jobs and --threads must be at least 1, got {given.jobs}, {given.threads}"
-            )
         torch.empty(0, device=given.device)
         given.output.mkdir(parents=True, exist_ok=True)
         (given.output / ".writable").touch()

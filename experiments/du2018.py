@@ -1,7 +1,10 @@
-"""The three architectures of Du 2018, and inputs for them."""
+"""The theorems of Du 2018: linear convergence of three architectures, and eigenvalues by depth.
+
+The paper has no experiments.
+"""
 
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,12 +13,20 @@ from torch import Tensor
 
 import shoal
 from experiments.claims import Claim, Criterion, each, interval, signed
-from experiments.drawing import COLORS, GRAY, Axes, draw_panels, logarithmic_axes, new_row
+from experiments.drawing import (
+    COLORS,
+    GRAY,
+    Axes,
+    draw_limit,
+    draw_panels,
+    logarithmic_axes,
+    new_row,
+)
 from experiments.experiment import Experiment, Result, experiment, grid, matching
 from experiments.networks import network_for
 from experiments.samples import unit_inputs
 from experiments.statistics import curve, power_law
-from shoal.activations import Activation, Softplus
+from shoal.activations import Activation
 from shoal.architectures import ConvResNet, FullyConnected, ResNet
 
 TITLES: Mapping[str, str] = {
@@ -24,18 +35,20 @@ TITLES: Mapping[str, str] = {
     "convolutional": "Convolutional ResNet (Theorem 5.1)",
 }
 KINDS = tuple(TITLES)
+SECTION = "Du 2018, Theorems 3.1, 4.1 and 5.1"
 _CHANNELS = 4
+_RESOLVED = 1e-12  # eigenvalues that rounding does not hide
 
 Network = FullyConnected | ResNet | ConvResNet
 
 
-class Data(NamedTuple):
-    """Random points on the unit sphere."""
+class Setting(NamedTuple):
+    """Random points on the unit sphere, and a network for them; features are a multiple of four."""
 
-    kind: str  # of the network that they are for
-    samples: int  # how many
-    features: int  # their size
-    seed: int  # what they come from
+    kind: str
+    samples: int
+    features: int
+    seed: int
 
     def inputs(self) -> Tensor:
         """The points; as pixels in a row for a convolutional network."""
@@ -56,12 +69,16 @@ class Data(NamedTuple):
             return residual
         return ConvResNet(activation, depth, residual_scale=residual.residual_scale)
 
-    @cache
     def limit(self, architecture: Network) -> float:
         r"""$\lambda_0$, the least eigenvalue of the last layer's share in the limit of the NTK."""
-        last = {f"layer{architecture.depth}"}
-        gram = shoal.kernel(architecture, self.inputs(), trainable=last).ntk
-        return float(torch.linalg.eigvalsh(gram)[0])
+        return _least(self, architecture)
+
+
+@lru_cache(maxsize=64)
+def _least(setting: Setting, architecture: Network) -> float:
+    last = {f"layer{architecture.depth}"}
+    gram = shoal.kernel(architecture, setting.inputs(), trainable=last).ntk
+    return float(torch.linalg.eigvalsh(gram)[0])
 
 
 @experiment(
@@ -76,17 +93,16 @@ class LinearConvergence(Experiment):
     network; the Gram matrix is the last layer's share $G^{(H)}$.
     """
 
-    activation: Activation = Softplus()  # of all layers
-    depth: int = 3  # $H$
-    widths: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048)  # of the networks, ascending
-    draws: int = 5  # how many networks of each width
-    samples: int = 10  # how many inputs
-    features: int = 24  # their size, a multiple of four
-    constant: float = 0.5  # $c_\lambda$
-    steps: int = 1000  # how many steps
-    every: int = 20  # after how many steps the Gram matrix is looked at
+    activation: Activation = shoal.Softplus()
+    depth: int = 3  # H
+    widths: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048)
+    draws: int = 5
+    samples: int = 10
+    features: int = 24
+    constant: float = 0.5  # c_λ
+    steps: int = 1000
+    every: int = 20  # steps between looks at the Gram matrix
     seed: int = 0  # of inputs and labels
-
     small = dict(widths=(64, 128, 256), draws=3, samples=4, features=8, steps=40, every=8)
 
     def points(self):
@@ -94,26 +110,17 @@ class LinearConvergence(Experiment):
         return grid("network", "draw", network=KINDS, width=self.widths, draw=draws)
 
     def compute(self, point, seed, device):
-        kind = str(point["network"])
-        data = Data(kind, self.samples, self.features, self.seed)
-        x = data.inputs().to(device)
+        setting = Setting(point["network"], self.samples, self.features, self.seed)
+        x = setting.inputs().to(device)
         generator = torch.Generator().manual_seed(self.seed)
         signs = torch.randn(self.samples, generator=generator, dtype=torch.float64).sign()
-        architecture = data.architecture(self.activation, self.depth, self.constant)
-        limit = data.limit(architecture)
-        network = network_for(architecture, x, width=int(point["width"]), seed=seed)
+        architecture = setting.architecture(self.activation, self.depth, self.constant)
+        limit = setting.limit(architecture)
+        network = network_for(architecture, x, width=point["width"], seed=seed)
         with torch.no_grad():
             labels = network(x)[:, 0] + signs.to(device)
-        run = shoal.train(
-            network,
-            x,
-            labels,
-            steps=self.steps,
-            step_size="auto",
-            monitor=self.every,
-            least_eigenvalue=limit,
-        )
-        assert run.loss_bound is not None
+        options = {"step_size": "auto", "monitor": self.every, "least_eigenvalue": limit}
+        run = shoal.train(network, x, labels, steps=self.steps, **options)
         return {
             "losses": run.losses,
             "bound": run.loss_bound,
@@ -123,14 +130,15 @@ class LinearConvergence(Experiment):
         }
 
     def summarize(self, results):
+        """The share of runs below the bound, losses at the end, and the slopes of the drift."""
         summary: dict[str, float] = {}
         for kind in KINDS:
             mine = matching(results, {"network": kind})
-            widest = matching(mine, {"width": self.widths[-1]})
             name = kind.replace("-", "_")
             summary[f"{name}_below_bound"] = float(np.mean([_below(r.arrays) for r in mine]))
-            rates = [_final(r.arrays) for r in widest]
-            summary[f"{name}_loss_ratio"] = float(np.exp(np.mean(np.log(rates))))
+            ends = [r.arrays["losses"] for r in matching(mine, {"width": self.widths[-1]})]
+            left = [max(float(a[-1] / a[0]), 1e-28) for a in ends]  # but for rounding
+            summary[f"{name}_loss_ratio"] = float(np.exp(np.mean(np.log(left))))
             summary |= power_law(*curve(mine, "width", "drift")).numbers(f"{name}_drift")
         return summary
 
@@ -140,7 +148,7 @@ class LinearConvergence(Experiment):
             "Linear convergence, three architectures",
             "loss ≤ (1 − ηλ_0/2)^k",
             f"kept by {100 * kept:.0f}% of the runs",
-            "Du 2018, Theorems 3.1, 4.1 and 5.1",
+            SECTION,
             (Criterion("share of the runs below the bound at least 1", kept, least=1),),
         )
         return (claim,)
@@ -153,6 +161,7 @@ class LinearConvergence(Experiment):
 
         def panel(axes: Axes, label: str, kind: str) -> str:
             draws[label](axes, matching(results, {"network": kind}))
+            axes.legend()
             if kind == KINDS[0]:
                 axes.set_ylabel(label)
             return TITLES[kind] if label == next(iter(draws)) else ""
@@ -162,15 +171,12 @@ class LinearConvergence(Experiment):
     def _draw_losses(self, axes: Axes, results: Sequence[Result]) -> None:
         for width, color in zip((self.widths[0], self.widths[-1]), COLORS, strict=False):
             for result in matching(results, {"width": width}):
-                first = result.point["draw"] == 0
                 losses = result.arrays["losses"] / result.arrays["losses"][0]
-                label = f"width {width}" if first else None
+                label = f"width {width}" if result.point["draw"] == 0 else None
                 axes.plot(np.maximum(losses, 1e-28), color=color, linewidth=1.0, label=label)
         bound = results[-1].arrays["bound"] / results[-1].arrays["bound"][0]
         axes.plot(bound, "--", color=GRAY, label=r"$(1 - \eta\lambda_0/2)^k$")
-        axes.set_yscale("log")
-        axes.set_xlabel("step $k$")
-        axes.legend()
+        axes.set(yscale="log", xlabel="step $k$")
 
     def _draw_drifts(self, axes: Axes, results: Sequence[Result]) -> None:
         measured = curve(results, "width", "drift")
@@ -178,23 +184,14 @@ class LinearConvergence(Experiment):
         axes.plot(*measured, ".", color=COLORS[0], alpha=0.6)
         label = f"slope {signed(law.slope)}"
         axes.plot(self.widths, law(self.widths), color=COLORS[0], label=label)
-        axes.axhline(0.25, linestyle="--", color=GRAY, label="1/4, what the proofs allow")
+        draw_limit(axes, 0.25, "1/4, what the proofs allow")
         logarithmic_axes(axes, self.widths, "width $m$")
-        axes.legend()
-
-
-def _final(arrays: Mapping[str, Any]) -> float:
-    """What is left of the loss, but for rounding."""
-    return max(float(arrays["losses"][-1] / arrays["losses"][0]), 1e-28)
 
 
 def _below(arrays: Mapping[str, Any]) -> bool:
     """Whether no loss is above its bound, but for rounding."""
     floor = 1e-26 * float(arrays["losses"][0])
     return bool((arrays["losses"] <= arrays["bound"] * (1 + 1e-9) + floor).all())
-
-
-_RESOLVED = 1e-12  # eigenvalues that rounding does not hide
 
 
 @experiment("du2018", "depth", "The least eigenvalue of the limit Gram matrix against the depth")
@@ -205,24 +202,24 @@ class DepthEigenvalue(Experiment):
     (Section D.1), and widths that are exponential in $H$ for the fully connected network.
     """
 
-    activation: Activation = Softplus()  # of all layers
-    depths: tuple[int, ...] = (2, 3, 4, 6, 8, 12, 16, 24, 32)  # $H$, ascending
-    samples: int = 10  # how many inputs
-    features: int = 24  # their size, a multiple of four
-    constant: float = 0.5  # $c_\lambda$
-    seed: int = 0  # of the inputs
-
+    activation: Activation = shoal.Softplus()
+    depths: tuple[int, ...] = (2, 3, 4, 6, 8, 12, 16, 24, 32)
+    samples: int = 10
+    features: int = 24
+    constant: float = 0.5  # c_λ
+    seed: int = 0
     small = dict(depths=(2, 3, 4, 6), samples=4, features=8)
 
     def points(self):
         return grid(network=KINDS, depth=self.depths)
 
     def compute(self, point, seed, device):
-        kind, depth = str(point["network"]), int(point["depth"])
-        data = Data(kind, self.samples, self.features, self.seed)
-        return {"least": data.limit(data.architecture(self.activation, depth, self.constant))}
+        setting = Setting(point["network"], self.samples, self.features, self.seed)
+        architecture = setting.architecture(self.activation, point["depth"], self.constant)
+        return {"least": setting.limit(architecture)}
 
     def summarize(self, results):
+        r"""Powers of $H$ for the residual networks, the factor of each layer for the other."""
         depths, least = _resolved(results, "fully-connected")
         # by what a layer multiplies the eigenvalue, between the two largest depths
         factor = (least[-1] / least[-2]) ** (1 / (depths[-1] - depths[-2]))
@@ -233,12 +230,12 @@ class DepthEigenvalue(Experiment):
 
     def claims(self, summary):
         slopes = {name: summary[f"{name.lower()}_slope"] for name in ("ResNet", "convolutional")}
+        resnet, other = (interval(summary, f"{name.lower()}_slope") for name in slopes)
         claim = Claim(
             "λ_0 falls like H^(−2) in ResNets",
             "−2",
-            f"{interval(summary, 'resnet_slope')}; convolutional "
-            f"{interval(summary, 'convolutional_slope')}",
-            "Du 2018, Theorems 3.1, 4.1 and 5.1",
+            f"{resnet}; convolutional {other}",
+            SECTION,
             each("{}: slope within 0.05 of −2", slopes, -2.05, -1.95),
         )
         return (claim,)

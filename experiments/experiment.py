@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from importlib import import_module
 from itertools import product
 from pkgutil import walk_packages
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -32,14 +32,19 @@ class Result(NamedTuple):
 
 
 class Experiment(ABC):
-    """A question with a figure for an answer: what ``@experiment`` makes a frozen dataclass.
+    """A question with a figure for an answer; its subclasses are frozen dataclasses.
 
     The fields are the configuration: all that the results depend on, besides the seed of a point.
     """
 
-    name: tuple[str, str]  # no fields: the decorator makes those
-    title: str
-    small: Mapping[str, Any]  # the fields of a size that takes seconds
+    def __init_subclass__(cls) -> None:
+        """Make every subclass a dataclass."""
+        super().__init_subclass__()
+        dataclass(frozen=True)(cls)
+
+    name: ClassVar[tuple[str, str]]  # the paper and the figure
+    title: ClassVar[str]  # what is shown, in one line
+    small: ClassVar[Mapping[str, Any]] = {}  # what --quick changes
 
     @classmethod
     def quick(cls) -> Self:
@@ -71,11 +76,11 @@ _KNOWN: dict[tuple[str, str], type[Experiment]] = {}
 
 
 def experiment(paper: str, figure: str, title: str) -> Callable[[type], type]:
-    """Make a class a frozen dataclass that is known by its name; a decorator."""
+    """Make an experiment known by its name; a decorator."""
 
     def known(kind: type) -> type:
         kind.name, kind.title = (paper, figure), title
-        return _KNOWN.setdefault((paper, figure), dataclass(frozen=True)(kind))
+        return _KNOWN.setdefault((paper, figure), kind)
 
     return known
 

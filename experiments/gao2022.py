@@ -1,7 +1,6 @@
-"""Figure 1: losses and norms of implicit networks of several widths."""
+"""The experiments of Gao 2022, and its lemmas on the Gram matrix of the feature map."""
 
 import math
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -12,12 +11,16 @@ from torch.nn import functional
 
 import shoal
 from experiments.claims import Claim, Criterion, each, short
-from experiments.drawing import COLORS, GRAY, Axes, new_row
-from experiments.experiment import Result, experiment, matching
-from experiments.monitored import MonitoredWidths, Panel, Task
+from experiments.drawing import COLORS, GRAY, new_row
+from experiments.experiment import experiment, matching
+from experiments.monitored import MonitoredWidths, Task
 from experiments.samples import gray, image_pair, parted
 from experiments.widths import GramWidth, WidthDraws
 from shoal.architectures import ImplicitNetwork
+
+_DIRECTIONS = ("random", "steepest")
+_RANK = 1e-12  # squares of singular values below this, relative to the largest, are rounding
+_PATH = 8  # in how many steps the steepest descent is followed
 
 
 @experiment("gao2022", "figure1", "Losses and norms of implicit networks of several widths")
@@ -27,26 +30,34 @@ class Losses(MonitoredWidths):
     Images of the classes 0 and 1, half of each, gray, 28 by 28 pixels, scaled to norm 1, no two of
     them parallel. Stated by the paper: that, $n$, widths, the number of steps and a norm of about
     0.2, hence $\gamma = 0.1$. Chosen here, since the paper does not say: labels ($\pm1$) and step
-    size.
+    size. SVHN is left out; its name stays, since seeds depend on it.
     """
 
-    panels = (
-        Panel("loss", "training loss", logarithmic=True),
-        Panel("test", "test loss", logarithmic=True),
-        Panel("norm", r"$\gamma\|A\|/\sqrt{m}$", logarithmic=False),
-    )
-    side_by_side = "panels"
+    panels = {
+        "loss": ("training loss", None),
+        "test": ("test loss", None),
+        "norm": (r"$\gamma\|A\|/\sqrt{m}$", None),
+    }
 
-    # names that :func:`shoal.data.load` knows
     datasets: tuple[str, ...] = ("mnist", "fashion-mnist", "cifar-10", "svhn")
-    gamma: float = 0.1  # $\gamma$
-    tests: int = 1000  # how many images to test with
-    # Datasets that are left out, with a warning, if their files are absent
+    gamma: float = 0.1
+    tests: int = 1000  # images to test with
     optional: tuple[str, ...] = ("svhn",)
-
     small = dict(datasets=("digits",), samples=100, tests=60, widths=(64, 128, 256), steps=40)
 
+    def architecture(self, features: int) -> ImplicitNetwork:
+        """The network of the paper."""
+        return ImplicitNetwork(self.gamma)
+
+    def task(self, dataset: str) -> Task | None:
+        """Images of norm 1, and signs."""
+        if dataset in self.optional:
+            return None
+        test = _images(dataset, "test", self.tests, self.seed)
+        return Task(*_images(dataset, "train", self.samples, self.seed), test)
+
     def claims(self, summary):
+        """What happens between the smallest and the largest width."""
         section = "Gao 2022, Figure 1"
         first, last = self.widths[0], self.widths[-1]
         sets = [name for name in self.datasets if f"{name}_{first}_loss" in summary]
@@ -91,20 +102,6 @@ class Losses(MonitoredWidths):
             ),
         )
 
-    def architecture(self, features: int) -> ImplicitNetwork:
-        """The network of the paper."""
-        return ImplicitNetwork(self.gamma)
-
-    def task(self, dataset: str) -> Task | None:
-        """Images of norm 1, and signs."""
-        if dataset in self.optional:
-            return None
-        train, test = (
-            _images(dataset, *of, self.seed)
-            for of in (("train", self.samples), ("test", self.tests))
-        )
-        return Task(*train, test)
-
 
 @lru_cache(maxsize=8)
 def _images(dataset: str, split: str, count: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -113,12 +110,33 @@ def _images(dataset: str, split: str, count: int, seed: int) -> tuple[Tensor, Te
     return parted(x, seed), 2.0 * labels - 1
 
 
+def feature_weights(x: Tensor, width: int, seed: int) -> Tensor:
+    """Standard Gaussian weights $W$ for inputs like ``x``."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(width, x.shape[1], dtype=x.dtype, generator=generator).to(x.device)
+
+
+def features_of(x: Tensor, weights: Tensor) -> Tensor:
+    r"""$\phi = m^{-1/2}\sigma(Wx)$, one row for each input."""
+    return (x @ weights.T).relu() / math.sqrt(len(weights))
+
+
+def _gram(x: Tensor, weights: Tensor) -> Tensor:
+    phi = features_of(x, weights)
+    return phi @ phi.T
+
+
+def population(x: Tensor) -> Tensor:
+    r"""$G^\infty$: the share of the readout $v$ in the NTK, which no $\gamma$ changes."""
+    return shoal.kernel(ImplicitNetwork(gamma=0.0), x, trainable=("skip",)).ntk
+
+
 @experiment("gao2022", "lemma3.3", "Gram matrices of random feature maps against their limit")
 class Concentration(GramWidth):
     r"""The Gram matrix of the feature map $\phi = m^{-1/2}\sigma(Wx)$ against $G^\infty$.
 
-    Lemma 3.3 takes $m = \Omega(n^2\lambda_0^{-2}\log(n/\delta))$. The equilibrium has no part in
-    it, so the networks can be very wide.
+    Lemma 3.3: $\|G(0) - G^\infty\| \le \lambda_0/4$ for $m = \Omega(n^2\lambda_0^{-2}
+    \log(n/\delta))$. The equilibrium has no part in it, so the networks can be very wide.
     """
 
     share = 0.25
@@ -130,39 +148,15 @@ class Concentration(GramWidth):
     )
 
     widths: tuple[int, ...] = tuple(4**k for k in range(3, 10))
-
-    small = dict(widths=(64, 256, 1024, 4096, 16384, 65536), draws=6, samples=12, features=24)
+    small = dict(widths=tuple(4**k for k in range(3, 9)), draws=6, samples=12, features=24)
 
     def gram(self, x: Tensor, width: int, seed: int) -> Tensor:
         """$G(0)$."""
-        phi = features_of(x, feature_weights(x, width, seed))
-        return phi @ phi.T
+        return _gram(x, feature_weights(x, width, seed))
 
     def limit(self, x: Tensor) -> Tensor:
         r"""$G^\infty$."""
         return population(x)
-
-
-def feature_weights(x: Tensor, width: int, seed: int) -> Tensor:
-    """Standard Gaussian weights $W$ for inputs like ``x``."""
-    generator = torch.Generator().manual_seed(seed)
-    weights = torch.randn(width, x.shape[1], dtype=x.dtype, generator=generator)
-    return weights.to(x.device)
-
-
-def features_of(x: Tensor, weights: Tensor) -> Tensor:
-    r"""$\phi = m^{-1/2}\sigma(Wx)$, one row for each input."""
-    return (x @ weights.T).relu() / math.sqrt(len(weights))
-
-
-def population(x: Tensor) -> Tensor:
-    r"""$G^\infty$: the share of the readout $v$ in the NTK, which no $\gamma$ changes."""
-    return shoal.kernel(shoal.ImplicitNetwork(gamma=0.0), x, trainable=("skip",)).ntk
-
-
-_DIRECTIONS = ("random", "steepest")
-_RANK = 1e-12  # squares of singular values below this, relative to the largest, are rounding
-_PATH = 8  # in how many steps the steepest descent is followed
 
 
 @experiment("gao2022", "lemma3.4", "Least eigenvalues within and beyond the stability radius")
@@ -176,37 +170,34 @@ class Stability(WidthDraws):
     spectral norm, in several steps.
     """
 
-    widths: tuple[int, ...] = (1024, 8192, 65536)  # the widths $m$
-    draws: int = 4  # how many networks are drawn for each
-    factors: tuple[float, ...] = tuple(2.0**k for k in range(-1, 9))  # $s$, ascending
-    samples: int = 32  # $n$
-    features: int = 64  # the dimension of the inputs
-    seed: int = 0  # of the inputs
-
+    widths: tuple[int, ...] = (1024, 8192, 65536)
+    draws: int = 4
+    factors: tuple[float, ...] = tuple(2.0**k for k in range(-1, 9))  # s
+    samples: int = 32
+    features: int = 64
+    seed: int = 0
     small = dict(widths=(512, 4096), draws=3, samples=12, features=24)
 
     def compute(self, point, seed, device):
         x = self.inputs().to(device)
-        start = feature_weights(x, int(point["width"]), seed)
+        start = feature_weights(x, point["width"], seed)
         least = float(torch.linalg.eigvalsh(population(x))[0])
         initial = _gram(x, start)
         # sqrt(m) λ_0/(16 c ‖X‖²) with c = ‖W(0)‖/sqrt(m)
         norms = [float(torch.linalg.matrix_norm(matrix, 2)) for matrix in (start, x)]
         radius = len(start) * least / (16 * norms[0] * norms[1] ** 2)
         noise = feature_weights(x, len(start), seed + 1)
+        noise_norm = torch.linalg.matrix_norm(noise, 2)
         arrays: dict[str, Any] = {
             "radius": radius,
             "initial": float(torch.linalg.eigvalsh(initial)[0]) / least,
         }
-        for direction in _DIRECTIONS:
-            grams = []
-            for factor in self.factors:
-                reach = factor * radius
-                if direction == "steepest":
-                    moved = _descended(x, start, reach)
-                else:
-                    moved = start + noise * (reach / torch.linalg.matrix_norm(noise, 2))
-                grams.append(_gram(x, moved))
+        moved = {
+            "random": lambda reach: start + noise * (reach / noise_norm),
+            "steepest": lambda reach: _descended(x, start, reach),
+        }
+        for direction, move in moved.items():
+            grams = [_gram(x, move(factor * radius)) for factor in self.factors]
             values = [float(torch.linalg.eigvalsh(g)[0]) for g in grams]
             drifts = [float(torch.linalg.matrix_norm(g - initial, 2)) for g in grams]
             arrays[f"{direction}_least"] = np.array(values) / least
@@ -237,6 +228,7 @@ class Stability(WidthDraws):
         return summary
 
     def claims(self, summary):
+        """The eigenvalue within the radius, along the steepest way down."""
         least = min(value for key, value in summary.items() if key.endswith("steepest_least"))
         breaks = min(value for key, value in summary.items() if key.endswith("_breaks"))
         claim = Claim(
@@ -251,31 +243,27 @@ class Stability(WidthDraws):
 
     def plot(self, results):
         figure, (left, right) = new_row(9.6, 3.9)
-        self._draw(left, results, "least", (0.5, r"$\lambda_0/2$"))
+        limits = {
+            "least": (0.5, r"$\lambda_0/2$", np.min),
+            "drift": (0.25, r"$\lambda_0/4$", np.max),
+        }
+        for axes, (key, (height, symbol, extreme)) in zip(
+            (left, right), limits.items(), strict=True
+        ):
+            for width, color in zip(self.widths, COLORS, strict=False):
+                found = matching(results, {"width": width})
+                for direction, line in zip(_DIRECTIONS, ("-", "--"), strict=True):
+                    rows = extreme([r.arrays[f"{direction}_{key}"] for r in found], axis=0)
+                    look = {"color": color, "lw": 1.4, "label": f"width {width}, {direction}"}
+                    axes.plot(self.factors, rows, line, **look)
+            axes.axhline(height, color=GRAY, linewidth=1.2, linestyle=":", label=symbol)
+            axes.axvline(1, color=GRAY, linewidth=0.8)
+            axes.set_xscale("log", base=2)
+            axes.set_xlabel(r"$\|W - W(0)\|\,/\,R$")
         left.set_title(r"$\lambda_{\min}(G)\,/\,\lambda_0$")
-        self._draw(right, results, "drift", (0.25, r"$\lambda_0/4$"))
         right.set(yscale="log", title=r"$\|G - G(0)\|\,/\,\lambda_0$")
         right.legend(loc="lower right")
         return figure
-
-    def _draw(
-        self, axes: Axes, results: Sequence[Result], key: str, bound: tuple[float, str]
-    ) -> None:
-        for width, color in zip(self.widths, COLORS, strict=False):
-            for direction, line in zip(_DIRECTIONS, ("-", "--"), strict=True):
-                rows = [r.arrays[f"{direction}_{key}"] for r in matching(results, {"width": width})]
-                extreme = np.min(rows, axis=0) if key == "least" else np.max(rows, axis=0)
-                label = f"width {width}, {direction}"
-                axes.plot(self.factors, extreme, line, color=color, linewidth=1.4, label=label)
-        axes.axhline(bound[0], color=GRAY, linewidth=1.2, linestyle=":", label=bound[1])
-        axes.axvline(1, color=GRAY, linewidth=0.8)
-        axes.set_xscale("log", base=2)
-        axes.set_xlabel(r"$\|W - W(0)\|\,/\,R$")
-
-
-def _gram(x: Tensor, weights: Tensor) -> Tensor:
-    phi = features_of(x, weights)
-    return phi @ phi.T
 
 
 def _descended(x: Tensor, start: Tensor, reach: float) -> Tensor:
@@ -290,8 +278,7 @@ def _descended(x: Tensor, start: Tensor, reach: float) -> Tensor:
         vector = torch.linalg.eigh(phi @ phi.T).eigenvectors[:, 0]
         # λ_min = |φᵀv|², and the derivative of relu is the indicator of φ > 0
         active = (phi > 0).to(x.dtype) * (phi.T @ vector)[None, :]
-        gradient = active.T @ (vector[:, None] * x)
-        weights = weights - (reach / _PATH) * _polar(gradient)
+        weights = weights - (reach / _PATH) * _polar(active.T @ (vector[:, None] * x))
     return weights
 
 
@@ -300,5 +287,4 @@ def _polar(tall: Tensor) -> Tensor:
     squares, vectors = torch.linalg.eigh(tall.T @ tall)
     kept = squares > _RANK * squares[-1]
     inverse = vectors[:, kept] / squares[kept].sqrt()
-    factor: Tensor = tall @ inverse @ vectors[:, kept].T
-    return factor
+    return tall @ inverse @ vectors[:, kept].T

@@ -1,7 +1,7 @@
-r"""Figure 1: training losses of DEQs of several widths, and $\|W\| < 1$ throughout."""
+"""The experiments of Ling 2023, and its theorems on Gram matrices."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -14,14 +14,15 @@ import shoal
 from experiments.claims import Claim, Criterion, short
 from experiments.drawing import COLORS, GRAY, Axes, new_row
 from experiments.experiment import Result, experiment, matching
-from experiments.monitored import MonitoredWidths, Panel, Task
+from experiments.monitored import MonitoredWidths, Task
 from experiments.networks import features, network_for
 from experiments.samples import image_pair, on_sphere, parted
 from experiments.statistics import power_law, spread
 from experiments.widths import GramWidth, WidthDraws
 from shoal.architectures import DEQ
 from shoal.gaussian import dual
-from shoal.networks import EquilibriumNetwork
+
+_ENOUGH = 200  # layers that stand for infinitely many: ‖W‖ is about 0.8
 
 
 @experiment("ling2023", "figure1", "Training losses and norms of DEQs of several widths")
@@ -34,21 +35,24 @@ class Losses(MonitoredWidths):
     labels ($\pm1$ for images), step size and number of steps.
     """
 
-    panels = (
-        Panel("loss", "training loss", logarithmic=True),
-        Panel("norm", r"$\|W\|$", logarithmic=False, limit=1.0),
-    )
-    side_by_side = "datasets"
+    panels = {"loss": ("training loss", None), "norm": (r"$\|W\|$", 1.0)}
+    datasets_below = False
 
-    # ``"sphere"``, or names that :func:`shoal.data.load` knows
     datasets: tuple[str, ...] = ("sphere", "mnist", "cifar-10")
     step_share: float = 1.5
-    weight_variance: float = 0.08  # $\sigma_w^2$
-    dimension: int = 1000  # $d$ of the sphere
-
+    weight_variance: float = 0.08  # σ_w²
+    dimension: int = 1000  # of the sphere
     small = dict(
         datasets=("sphere", "digits"), samples=60, widths=(64, 128, 256), steps=100, dimension=60
     )
+
+    def architecture(self, features: int) -> DEQ:
+        """The DEQ of the paper."""
+        return DEQ.ling2023(self.weight_variance, features)
+
+    def task(self, dataset: str) -> Task:
+        r"""Points of norm $\sqrt d$, and labels."""
+        return _task(dataset, self.samples, self.dimension, self.seed)
 
     def claims(self, summary):
         section = "Ling 2023, Figure 1"
@@ -76,14 +80,6 @@ class Losses(MonitoredWidths):
             ),
         )
 
-    def architecture(self, features: int) -> DEQ:
-        """The DEQ of the paper."""
-        return DEQ.ling2023(self.weight_variance, features)
-
-    def task(self, dataset: str) -> Task:
-        r"""Points of norm $\sqrt d$, and labels."""
-        return _task(dataset, self.samples, self.dimension, self.seed)
-
 
 @lru_cache(maxsize=4)
 def _task(dataset: str, samples: int, dimension: int, seed: int) -> Task:
@@ -110,8 +106,7 @@ class Concentration(GramWidth):
         "Ling 2023, Theorem 2",
     )
 
-    weight_variance: float = 0.08  # $\sigma_w^2$
-
+    weight_variance: float = 0.08  # σ_w²
     small = dict(widths=(64, 128, 256, 512), draws=6, samples=12, features=24)
 
     def deq(self) -> DEQ:
@@ -132,15 +127,6 @@ class Concentration(GramWidth):
         return shoal.kernel(self.deq(), x).ck
 
 
-_ENOUGH = 200  # layers that stand for infinitely many: ‖W‖ is about 0.8
-
-_TITLES = {
-    "population": r"Theorem 3: $\|K - K^{(l)}\|_F$",
-    "tied": r"Theorem 4: $\|G - G^{(l)}\|_F\,/\,m$",
-    "finite": r"Theorem 5: $\|G^{(l)}/m - K^{(l)}\|_F$",
-}
-
-
 @experiment("ling2023", "depth", "Convergence of Gram matrices in the depth (Theorems 3 to 5)")
 class Depth(WidthDraws):
     r"""How fast $G^{(l)}$ and its population matrix $K^{(l)}$ converge in the depth $l$.
@@ -158,25 +144,27 @@ class Depth(WidthDraws):
       $m^{-1/2}$.
     """
 
-    widths: tuple[int, ...] = (256, 1024, 4096)  # the widths $m$
-    draws: int = 8  # how many networks are drawn for each
+    widths: tuple[int, ...] = (256, 1024, 4096)
+    draws: int = 8
     layers: int = 16  # the largest depth
-    samples: int = 32  # $n$
-    features: int = 64  # $d$
-    weight_variance: float = 0.08  # $\sigma_w^2$
-    seed: int = 0  # of the inputs
-
+    samples: int = 32
+    features: int = 64
+    weight_variance: float = 0.08  # σ_w²
+    seed: int = 0
     small = dict(widths=(128, 256, 512), draws=4, samples=12, features=24)
 
     def compute(self, point, seed, device):
-        x = on_sphere(self.samples, self.features, self.seed)[0]
-        x, width = x.to(device), int(point["width"])
+        """The three distances at each depth from 1 on."""
+        x = on_sphere(self.samples, self.features, self.seed)[0].to(device)
+        width = point["width"]
         deq = DEQ.ling2023(self.weight_variance, self.features)
         net = network_for(deq, x, width=width, seed=seed)
-        assert isinstance(net, EquilibriumNetwork)  # it is that of a DEQ
-        found = _layers(net.get_parameter("recurrent").detach(), net.inject(x).detach())
+        recurrent, injection = net.get_parameter("recurrent").detach(), net.inject(x).detach()
+        z = [injection.relu()]  # Z^(1), Z^(2), and so on, one row for each input
+        while len(z) < _ENOUGH:
+            z.append((z[-1] @ recurrent.T + injection).relu())
         limits, limit = self._population(x), shoal.kernel(deq, x).ck
-        grams = [z @ z.T / width for z in found]
+        grams = [layer @ layer.T / width for layer in z]
         pairs = list(zip(grams[: self.layers], limits, strict=True))
         return {
             "population": [float((limit - k).norm()) for _, k in pairs],
@@ -195,8 +183,8 @@ class Depth(WidthDraws):
             found.append(kernel)
         return found
 
-    def bounds(self) -> Mapping[str, Any]:
-        """The rates of the paper's bounds, with constants that make them touch the first layer."""
+    def bounds(self) -> dict[str, Any]:
+        """The rates of the paper's bounds, but for constants."""
         depths = np.arange(1, self.layers + 1)
         contraction = (8 * self.weight_variance) ** (depths / 2)
         population = depths * self.weight_variance**depths
@@ -248,39 +236,34 @@ class Depth(WidthDraws):
         return (claim,)
 
     def plot(self, results):
+        titles = {
+            "population": r"Theorem 3: $\|K - K^{(l)}\|_F$",
+            "tied": r"Theorem 4: $\|G - G^{(l)}\|_F\,/\,m$",
+            "finite": r"Theorem 5: $\|G^{(l)}/m - K^{(l)}\|_F$",
+        }
         figure, panels = new_row(12.2, 3.9, 3)
-        for axes, key in zip(panels, _TITLES, strict=True):
+        for axes, (key, title) in zip(panels, titles.items(), strict=True):
             self._draw(axes, key, results)
+            axes.set(yscale="log", xlabel="layers $l$", title=title)
+            axes.legend()
         return figure
 
     def _draw(self, axes: Axes, key: str, results: Sequence[Result]) -> None:
-        depths = np.arange(1, self.layers + 1)
-        for width, color in zip(self.widths, COLORS, strict=False):
+        depths, middle = np.arange(1, self.layers + 1), self.layers // 2
+        labels = {width: f"width {width}" for width in self.widths}
+        if key == "population":  # has no width
+            labels = {self.widths[0]: "$K$"}
+        for (width, label), color in zip(labels.items(), COLORS, strict=False):
             mean = spread(matching(results, {"width": width}), key)[0]
-            if key == "population":
-                axes.plot(depths, mean, "o-", color=color, markersize=3, label="$K$")
-                break
-            axes.plot(depths, mean, "o-", color=color, markersize=3, label=f"width {width}")
-        first = results[0].arrays[key][0]
-        bound, words = self.bounds()[key], "as the paper bounds it"
-        scale = self.samples if key == "finite" else first / bound[0]
-        axes.plot(depths, scale * bound, "--", color=GRAY, linewidth=1.2, label=words)
+            axes.plot(depths, mean, "o-", color=color, markersize=3, label=label)
+        bound = self.bounds()[key]  # elsewhere with a constant that makes it touch the first layer
+        scale = self.samples if key == "finite" else results[0].arrays[key][0] / bound[0]
+        axes.plot(depths, scale * bound, "--", color=GRAY, lw=1.2, label="as the paper bounds it")
         rates = {"population": self.weight_variance, "tied": math.sqrt(self.weight_variance)}
         if key in rates:  # through the middle of the depths
-            middle = self.layers // 2
             line = mean[middle - 1] * rates[key] ** (depths - middle)
             axes.plot(depths, line, ":", color=GRAY, linewidth=1.6, label="predicted rate")
-        axes.set(yscale="log", xlabel="layers $l$", title=_TITLES[key])
         axes.set_ylim(0.3 * mean.min())
-        axes.legend()
-
-
-def _layers(recurrent: Tensor, injection: Tensor) -> list[Tensor]:
-    """$Z^{(1)}, Z^{(2)}$, and so on, one row for each input."""
-    found = [injection.relu()]
-    while len(found) < _ENOUGH:
-        found.append((found[-1] @ recurrent.T + injection).relu())
-    return found
 
 
 def _rate(errors: Any) -> float:

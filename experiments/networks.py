@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -37,7 +36,6 @@ def title_of(activation: Activation) -> str:
     return type(activation).__name__ + (f" ({slope:g})" if slope is not None else "")
 
 
-@dataclass(frozen=True)
 class DEQs(Experiment):
     """An experiment whose points have an ``activation``, the name of that of a DEQ."""
 

@@ -31,7 +31,7 @@ def unit_inputs(samples: int, features: int, seed: int) -> Tensor:
 
 
 def on_sphere(samples: int, dimension: int, seed: int) -> tuple[Tensor, Tensor]:
-    r"""Uniform points on the sphere of radius $\sqrt d$ with standard normal targets (Ling 2023)."""
+    r"""Uniform points on the sphere of radius $\sqrt d$, with standard normal targets."""
     generator = torch.Generator().manual_seed(seed)
     points = torch.randn(samples, dimension, generator=generator, dtype=torch.float64)
     points *= math.sqrt(dimension) / points.norm(dim=1, keepdim=True)

@@ -1,8 +1,6 @@
 """Random networks of several widths, and how far their kernels are from those of infinite width."""
 
-from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -23,23 +21,18 @@ from experiments.drawing import (
     new_row,
     plain_numbers,
 )
-from experiments.experiment import Experiment, Point, Result, grid, matching, named
+from experiments.experiment import Experiment, Result, grid, matching, named
 from experiments.networks import network_for
 from experiments.samples import unit_inputs
 from experiments.statistics import curve, power_law
 from shoal.architectures import Architecture
 
-_LABELS = {"ck": "CK", "ntk": "NTK"}
-
 
 class WidthDraws(Experiment):
-    """An experiment whose points are random networks of several widths, with the same inputs."""
+    """An experiment whose points are random networks of several widths, with the same inputs.
 
-    widths: tuple[int, ...]  # the widths $m$
-    draws: int  # how many networks are drawn for each
-    samples: int  # the number of inputs
-    features: int  # their dimension
-    seed: int  # of the inputs
+    It has the fields ``widths``, ``draws`` of each, ``samples``, ``features`` and ``seed``.
+    """
 
     def inputs(self) -> Tensor:
         """The inputs, in float64: random points on the unit sphere."""
@@ -49,29 +42,24 @@ class WidthDraws(Experiment):
         return grid("draw", width=self.widths, draw=range(self.draws))
 
 
-@dataclass(frozen=True)
 class KernelErrors(WidthDraws):
     r"""Monte Carlo errors of networks of width $m$, which fall like $m^{-1/2}$.
 
-    Each point is one random network. The error of its conjugate kernel, of its neural tangent
-    kernel and, where groups are told apart, of each group's share of that is
-    $\|\hat K - K\|_F / \|K\|_F$, for the same random inputs of norm one.
+    Each point is one random network of the architecture ``wide(point)``. The error of its conjugate
+    kernel, of its neural tangent kernel and, where groups of weights are told apart, of each
+    group's share of that is $\|\hat K - K\|_F / \|K\|_F$, for the same random inputs of norm one.
     """
 
-    groups = True  # whether groups of weights are told apart
-
-    @abstractmethod
-    def wide(self, point: Point) -> Architecture:
-        """The architecture of a point."""
+    groups = True  # whether they are told apart
 
     def compute(self, point, seed, device):
         wide, x = self.wide(point), self.inputs().to(device)
-        network = network_for(wide, x, width=int(point["width"]), seed=seed)
-        found = self._kernels(wide, lambda some: shoal.empirical_kernel(network, x, trainable=some))
+        network = network_for(wide, x, width=point["width"], seed=seed)
+        found = self.shares(wide, lambda some: shoal.empirical_kernel(network, x, trainable=some))
         limits = limit_kernels(self, wide, device)
         return {name: (found[name] - limit).norm() / limit.norm() for name, limit in limits.items()}
 
-    def _kernels(
+    def shares(
         self, wide: Architecture, kernels: Callable[[set[str] | None], shoal.Kernels]
     ) -> dict[str, Tensor]:
         """Both kernels and each group's share, from the kernels for groups that are trained."""
@@ -88,15 +76,13 @@ class KernelErrors(WidthDraws):
 
 
 @lru_cache(maxsize=16)
-def limit_kernels(
-    experiment: KernelErrors, wide: Architecture, device: torch.device
-) -> dict[str, Tensor]:
+def limit_kernels(one: KernelErrors, wide: Architecture, device: torch.device) -> dict[str, Tensor]:
     """The kernels of an infinitely wide network, the same for all finite ones."""
-    x = experiment.inputs().to(device)
-    return experiment._kernels(wide, lambda some: shoal.kernel(wide, x, trainable=some))
+    x = one.inputs().to(device)
+    return one.shares(wide, lambda some: shoal.kernel(wide, x, trainable=some))
 
 
-def draw_errors(axes: Axes, results: Sequence[Result], labels: Mapping[str, str] = _LABELS) -> None:
+def draw_errors(axes: Axes, results: Sequence[Result], labels: Mapping[str, str]) -> None:
     """All errors of each kernel, their means and fitted power laws, and the slope of theory."""
     errors = {kind: curve(results, "width", kind) for kind in results[0].arrays}
     for index, (kind, measured) in enumerate(errors.items()):
@@ -112,31 +98,23 @@ def draw_errors(axes: Axes, results: Sequence[Result], labels: Mapping[str, str]
     axes.legend(loc="upper right")
 
 
-@dataclass(frozen=True)
 class GramWidth(WidthDraws):
     r"""$\|G_m - K\|$ and $\lambda_{\min}(G_m)$ for random networks of width $m$ with the limit $K$.
 
-    Theorems ask that the error be at most a share of $\lambda = \lambda_{\min}(K)$. By Weyl's
-    inequality $\lambda_{\min}(G_m)$ then has the rest of it.
+    Theorems ask that the error be at most a ``share`` of $\lambda = \lambda_{\min}(K)$. By Weyl's
+    inequality $\lambda_{\min}(G_m)$ then has the rest of it. Subclasses have the matrices ``gram``
+    and ``limit``, ``symbols`` of them and of $\lambda$, and what is ``claimed``, printed, where.
     """
 
-    widths: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048, 4096)  # the widths $m$
-    draws: int = 8  # how many networks are drawn for each
-    samples: int = 32  # the number of inputs
-    features: int = 64  # their dimension
+    widths: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048, 4096)
+    draws: int = 8
+    samples: int = 32
+    features: int = 64
     seed: int = 0  # of the inputs
-
-    @abstractmethod
-    def gram(self, x: Tensor, width: int, seed: int) -> Tensor:
-        """The Gram matrix of a random network."""
-
-    @abstractmethod
-    def limit(self, x: Tensor) -> Tensor:
-        """The Gram matrix at infinite width."""
 
     def compute(self, point, seed, device):
         x = self.inputs().to(device)
-        found, limit = self.gram(x, int(point["width"]), seed), self.limit(x)
+        found, limit = self.gram(x, point["width"], seed), self.limit(x)
         return {
             "error": torch.linalg.matrix_norm(found - limit, 2),
             "least": torch.linalg.eigvalsh(found)[0],
@@ -168,6 +146,7 @@ class GramWidth(WidthDraws):
         return summary
 
     def claims(self, summary):
+        """All networks from some width on have the theorem's least eigenvalue."""
         large = {width: summary[f"{width}_large"] for width in self.widths}
         some = [width for width, share in large.items() if share < 1]
         rest = [width for width in self.widths if width > max(some, default=0)]
@@ -180,20 +159,18 @@ class GramWidth(WidthDraws):
     def plot(self, results):
         figure, (left, right) = new_row(9.2, 3.9)
         limit = float(results[0].arrays["limit"])
-        allowed = self.share * limit
         gram, population, least = self.symbols
         titles = {"least": rf"$\lambda_{{\min}}({gram})$", "error": rf"$\|{gram} - {population}\|$"}
-        for axes, key in ((left, "least"), (right, "error")):
-            look: dict[str, Any] = {"color": COLORS[0], "markersize": 4, "alpha": 0.4, "mew": 0}
+        look: dict[str, Any] = {"color": COLORS[0], "markersize": 4, "alpha": 0.4, "mew": 0}
+        for axes, (key, title) in zip((left, right), titles.items(), strict=True):
             axes.plot(*curve(results, "width", key), "o", label="networks", **look)
             axes.set_xscale("log", base=2)
-            axes.set_xlabel("width $m$")
-            axes.set_title(titles[key])
+            axes.set(xlabel="width $m$", title=title)
         left.axhline(limit, color=GRAY, linewidth=1.2, label=f"${least}$")
         draw_limit(left, (1 - self.share) * limit, f"${1 - self.share:g}\\,{least}$")
         law, widths = power_law(*curve(results, "width", "error")), np.array(self.widths)
         right.plot(widths, law(widths), color=COLORS[0], label=f"slope {law.slope:.2f}")
-        draw_limit(right, allowed, f"${self.share:g}\\,{least}$")
+        draw_limit(right, self.share * limit, f"${self.share:g}\\,{least}$")
         right.set_yscale("log")
         left.legend(loc="lower right")
         right.legend(loc="upper right")

@@ -1,4 +1,4 @@
-"""Training networks side by side, each seed at several step sizes."""
+"""Training networks side by side, each seed at several step sizes; what they are measured by."""
 
 import math
 import time
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy
 import torch
+from scipy import stats
 from torch import Tensor
 from torch.nn import functional
 
@@ -20,16 +20,16 @@ from experiments.networks import synchronize
 _BLOCK = 200  # samples that are evaluated at once
 _MOMENTS = (0.9, 0.99)
 _MOMENTUM = 0.9
+_BY_NETWORK = ("test", "places", "moved", "steps", "settled")
 
 
-@dataclass(frozen=True)
-class Recipe:
+class Recipe(NamedTuple):
     """How networks are trained: in batches, by a step size that falls to zero like a cosine."""
 
-    optimizer: str  # ``"adam"`` or ``"sgd"``, which has momentum
-    rates: tuple[float, ...]  # the step sizes, each of which trains all seeds
-    steps: int  # how many there are
-    batch: int  # how many samples each step sees
+    optimizer: str  # "adam" or "sgd", which has momentum
+    rates: tuple[float, ...]  # step sizes, each of which trains all seeds
+    steps: int
+    batch: int
 
 
 def _rows(of: Tensor, rows: Tensor, rates: int) -> Tensor:
@@ -43,7 +43,7 @@ def trained(stack: Stack, task: Task, recipe: Recipe, seed: int) -> float:
     rates = torch.tensor(recipe.rates, device=task.x.device)
     seeds, samples = task.train.shape
     each = rates.repeat_interleave(seeds)[:, None, None]
-    optimizer = _Optimizer(stack, recipe.optimizer)
+    weights, moments = list(stack.parameters()), {}
     generator = torch.Generator().manual_seed(seed)
     order = torch.empty(0, seeds, dtype=torch.long)
     synchronize(task.x)
@@ -58,40 +58,33 @@ def trained(stack: Stack, task: Task, recipe: Recipe, seed: int) -> float:
         labels = _rows(task.y, rows, len(rates))
         loss = functional.cross_entropy(scores.flatten(0, -2), labels.flatten())
         loss = loss * len(each)  # the mean of each network's samples, summed over networks
-        gradients = torch.autograd.grad(loss, optimizer.weights, allow_unused=True)
-        optimizer.step(gradients, each * (1 + math.cos(math.pi * step / recipe.steps)) / 2)
+        gradients = torch.autograd.grad(loss, weights, allow_unused=True)
+        current = each * (1 + math.cos(math.pi * step / recipe.steps)) / 2
+        for weight, gradient in zip(weights, gradients, strict=True):
+            if gradient is not None:  # weights that a network of one layer does not use
+                state = moments.setdefault(weight, [torch.zeros_like(weight) for _ in range(2)])
+                _move(weight, gradient, current, state, step + 1, adam=recipe.optimizer == "adam")
         stack.project()
     synchronize(task.x)
     return time.perf_counter() - start
 
 
-class _Optimizer:
-    """Adam, or gradient descent with momentum, with a step size for every network."""
-
-    def __init__(self, stack: Stack, name: str) -> None:
-        self.weights = list(stack.parameters())
-        self.adam, self.steps = name == "adam", 0
-        self.first = [torch.zeros_like(w) for w in self.weights]
-        self.second = [torch.zeros_like(w) for w in self.weights]
-
-    def step(self, gradients: Any, rates: Tensor) -> None:
-        """Move all weights; a network whose gradient is no number stays where it is."""
-        self.steps += 1
-        a, b = _MOMENTS if self.adam else (_MOMENTUM, 0.0)
-        for weight, g, m, v in zip(self.weights, gradients, self.first, self.second, strict=True):
-            if g is None:  # weights that a network of one layer does not use
-                continue
-            rate = rates.view(-1, *[1] * (weight.ndim - 1))
-            g = torch.nan_to_num(g, 0.0, 0.0, 0.0)
-            with torch.no_grad():
-                if self.adam:
-                    m.lerp_(g, 1 - a)
-                    v.lerp_(g.square(), 1 - b)
-                    scale = v.div(1 - b**self.steps).sqrt_().add_(1e-8)
-                    weight.sub_(rate * m / (1 - a**self.steps) / scale)
-                else:
-                    m.mul_(a).add_(g)
-                    weight.sub_(rate * m)
+@torch.no_grad()
+def _move(
+    weight: Tensor, g: Tensor, rates: Tensor, state: list[Tensor], step: int, *, adam: bool
+) -> None:
+    """One step of Adam, or of gradient descent with momentum; a gradient of NaN is none."""
+    m, v = state
+    rate = rates.view(-1, *[1] * (weight.ndim - 1))
+    g = torch.nan_to_num(g, 0.0, 0.0, 0.0)
+    if adam:
+        a, b = _MOMENTS
+        m.lerp_(g, 1 - a)
+        v.lerp_(g.square(), 1 - b)
+        scale = v.div(1 - b**step).sqrt_().add_(1e-8)
+        weight.sub_(rate * m / (1 - a**step) / scale)
+    else:
+        weight.sub_(rate * m.mul_(_MOMENTUM).add_(g))
 
 
 @torch.no_grad()
@@ -101,7 +94,8 @@ def measured(stack: Stack, task: Task, rates: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name in ("validation", "test"):
         rows = getattr(task, name)
-        parts, steps, settled, seconds = [], [], [], []
+        parts, seconds = [], []
+        costs: dict[str, list[Tensor]] = {"steps": [], "settled": []}
         for chosen in rows.T.split(_BLOCK):
             x, y = _rows(task.x, chosen, rates), _rows(task.y, chosen, rates)
             synchronize(x)
@@ -111,21 +105,17 @@ def measured(stack: Stack, task: Task, rates: int) -> dict[str, Any]:
             seconds.append((time.perf_counter() - start) / len(x) / x.shape[1])
             parts.append((scores.argmax(-1) == y).double())
             if (solution := stack.layer.solution) is not None:
-                steps.append(solution.steps.double().view(len(x), -1))
-                settled.append(solution.converged.double().view(len(x), -1))
+                costs["steps"].append(solution.steps.double().view(len(x), -1))
+                costs["settled"].append(solution.converged.double().view(len(x), -1))
         right = torch.cat(parts).mean(0)  # networks, places
         right = right.view(rates, seeds, -1)
         found[name] = right.mean(-1)
         if name == "test":
-            found["places"] = right
-            found["latency"] = np.median(seconds)
-            for key, parts in (("steps", steps), ("settled", settled)):
-                mean = torch.cat(parts).mean(0) if parts else torch.full((rates * seeds,), np.nan)
+            found |= {"places": right, "latency": np.median(seconds)}
+            for key, values in costs.items():
+                mean = torch.cat(values).mean(0) if values else torch.full((rates * seeds,), np.nan)
                 found[key] = mean.view(rates, seeds)
     return found
-
-
-_BY_NETWORK = ("test", "places", "moved", "steps", "settled")
 
 
 class Setting(NamedTuple):
@@ -156,28 +146,29 @@ class Interval(NamedTuple):
         reach = 0.0
         if count > 1:
             error = float(values.std(ddof=1)) / math.sqrt(count)
-            reach = float(scipy.stats.t.ppf(0.975, count - 1)) * error
+            reach = float(stats.t.ppf(0.975, count - 1)) * error
         return cls(mean, mean - reach, mean + reach)
 
 
 @dataclass(frozen=True, eq=False)
 class Compared:
-    """A network on a task in a setting, at the step size that validation samples chose."""
+    """A network on a task in a setting, at the step size that validation samples chose.
 
-    task: str  # the task
-    network: str  # the network
+    ``gap`` is what it is better by than the DEQ of the same task and setting, seed by seed; nothing
+    of the DEQ itself. ``numbers``: ``seconds`` of training, for one network; ``latency``, seconds
+    for one sample; ``moved``, how far the input weights went, relative to where they began; of a
+    DEQ also ``steps``, mean applications of its cell, and ``settled``, the share of test samples
+    whose equilibrium was found to its tolerance.
+    """
+
+    task: str
+    network: str
     axis: str  # what is varied, or nothing at the center
-    value: float | str  # the value of that
-    accuracy: Interval  # On test samples
-    # what it is better by than the DEQ of the same task and setting, seed by seed; nothing of the
-    # DEQ itself
+    value: float | str
+    accuracy: Interval  # on test samples
     gap: Interval | None
-    # ``seconds`` of training, for one network; ``latency``, seconds for one sample; ``moved``,
-    # how far the input weights went, relative to where they began; of a DEQ also ``steps``, mean
-    # applications of its cell, and ``settled``, the share of test samples whose equilibrium was
-    # found to its tolerance
     numbers: Mapping[str, float]
-    places: Any  # Accuracies by places, of all seeds
+    places: Any  # accuracies by places, of all seeds
 
     @property
     def name(self) -> str:
@@ -197,31 +188,21 @@ class Compared:
 
 def compared(results: Sequence[Result]) -> list[Compared]:
     """Every network of a study, in the order of its points."""
-    deqs = {_setting(r): _chosen(r)["test"] for r in results if r.point["network"] == "deq"}
+    chosen = [_chosen(result) for result in results]
+    settings = [tuple(v for k, v in r.point.items() if k != "network") for r in results]
+    rows = list(zip(results, chosen, settings, strict=True))
+    deqs = {setting: at["test"] for r, at, setting in rows if r.point["network"] == "deq"}
     found = []
-    for result in results:
-        at = _chosen(result)
-        axis = next((k for k, v in CENTER.items() if result.point[k] != v), "")
-        task, network = str(result.point["task"]), str(result.point["network"])
-        own, numbers = network == "deq", ("steps", "settled") if network in ("deq", "free") else ()
-        found.append(
-            Compared(
-                task,
-                network,
-                axis,
-                result.point[axis] if axis else "",
-                Interval.of(at["test"]),
-                None if own else Interval.of(at["test"] - deqs[_setting(result)]),
-                {key: float(result.arrays[key]) for key in ("seconds", "latency")}
-                | {key: float(at[key].mean()) for key in ("moved", *numbers)},
-                at["places"],
-            )
-        )
+    for (point, arrays), at, setting in rows:
+        axis = next((k for k, v in CENTER.items() if point[k] != v), "")
+        network = point["network"]
+        keys = ("moved", "steps", "settled") if network in ("deq", "free") else ("moved",)
+        numbers = {key: float(arrays[key]) for key in ("seconds", "latency")}
+        numbers |= {key: float(at[key].mean()) for key in keys}
+        gap = None if network == "deq" else Interval.of(at["test"] - deqs[setting])
+        what = point["task"], network, axis, point[axis] if axis else ""
+        found.append(Compared(*what, Interval.of(at["test"]), gap, numbers, at["places"]))
     return found
-
-
-def _setting(result: Result) -> tuple[int | float | str, ...]:
-    return tuple(value for key, value in result.point.items() if key != "network")
 
 
 def _chosen(result: Result) -> dict[str, Any]:

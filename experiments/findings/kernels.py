@@ -1,4 +1,4 @@
-r"""How well limiting spectra predict the eigenvalues of exact kernels."""
+r"""How well limiting spectra predict eigenvalues of exact kernels; designs on the sphere."""
 
 import math
 from itertools import cycle
@@ -8,11 +8,7 @@ import numpy as np
 import torch
 
 import shoal
-from experiments.drawing import (
-    COLORS,
-    Axes,
-    draw_panels,
-)
+from experiments.drawing import COLORS, Axes, draw_panels
 from experiments.experiment import (
     Arrays,
     Experiment,
@@ -25,22 +21,20 @@ from experiments.experiment import (
 )
 from experiments.networks import by_name
 from shoal.activations import Activation
-from shoal.architectures import (
-    DEQ,
-)
+from shoal.architectures import DEQ
 from shoal.spectra import Spectrum
 
-_KINDS = {"ck": "conjugate kernel", "ntk": "tangent kernel"}
-_DEQ = DEQ(shoal.ReLU(), recurrent_variance=0.2, input_variance=0.8)
 _MEAN = 4.0  # norms of √p E x: strong enough for isolated eigenvalues
+_OUTER = (0.99, 0.999, 1.0)
+_ROUNDING = 1e-16  # what is below is shown here
 
 
 @experiment("shoal", "spectrum", "Limiting spectra against eigenvalues of exact kernels")
 class SpectrumError(Experiment):
     r"""Limiting spectra against the eigenvalues of exact kernels and of equivalents.
 
-    The mixture has three classes of unequal size, with two means and covariances that are no
-    multiples of the identity. For each $p/n$:
+    The DEQ is centered. The mixture has three classes of unequal size, with two means and
+    covariances that are no multiples of the identity. For each $p/n$:
 
     - ``ks``: the Kolmogorov-Smirnov distance between the limit and the exact kernel's eigenvalues;
       if $p < n$, between their continuous parts, the $p$ largest eigenvalues.
@@ -53,10 +47,9 @@ class SpectrumError(Experiment):
       to it.
     """
 
-    architecture: DEQ = _DEQ  # the DEQ, which is centered
-    samples: int = 4000  # $n$
-    ratios: tuple[float, ...] = (0.5, 1.25, 2.0)  # the values of $p/n$
-
+    architecture: DEQ = DEQ(shoal.ReLU(), recurrent_variance=0.2, input_variance=0.8)
+    samples: int = 4000  # n
+    ratios: tuple[float, ...] = (0.5, 1.25, 2.0)  # p/n
     small = dict(samples=400)
 
     def points(self):
@@ -74,14 +67,14 @@ class SpectrumError(Experiment):
         return shoal.GaussianMixture(means, covariances, [5, 3, 2])
 
     def compute(self, point, seed, device):
-        mixture = self.mixture(float(point["ratio"]))
+        mixture = self.mixture(point["ratio"])
         x, labels = mixture.sample(self.samples, seed)
         x = x.to(device)
         predicted = shoal.spectrum(self.architecture, mixture, n=self.samples)
         eq = shoal.equivalent(self.architecture, x, labels, mixture=mixture)
         exact = shoal.kernel(eq.coefficients.architecture, x)
         found: dict[str, Any] = {}
-        for kind in _KINDS:
+        for kind in ("ck", "ntk"):
             limit: Spectrum = getattr(predicted, kind)
             eigenvalues = torch.linalg.eigvalsh(getattr(exact, kind)).cpu().numpy()
             equivalent = getattr(eq, kind).eigvalsh().cpu().numpy()
@@ -101,15 +94,26 @@ class SpectrumError(Experiment):
         )
 
     def plot(self, results):
+        kinds = {"ck": "conjugate kernel", "ntk": "tangent kernel"}
 
         def panel(axes: Axes, kind: str, result: Result) -> str:
             if result is results[0]:
-                axes.set_ylabel(f"density, {_KINDS[kind]}")
-            _draw(axes, kind, result)
+                axes.set_ylabel(f"density, {kinds[kind]}")
+            parts = ("eigenvalues", "isolated", "grid", "density")
+            values, isolated, places, density = (result.arrays[f"{kind}_{part}"] for part in parts)
+            edges: Any = np.linspace(0.98 * values[0], 1.05 * values[-1], 160)
+            axes.hist(values, edges, density=True, color=COLORS[5], label="exact kernel")
+            density = np.where(density > 0, density, np.nan)
+            axes.plot(places, density, color="black", linewidth=1.2, label="limit")
+            least = 1 / (len(values) * float(edges[1] - edges[0]))
+            heights = np.full(len(isolated), 1.3 * least)
+            axes.plot(isolated, heights, "kv", markersize=4, label="isolated")
+            axes.set_yscale("log")
+            axes.set_ylim(bottom=0.5 * least)
             return f"$p/n = {result.point['ratio']}$: KS {float(result.arrays[f'{kind}_ks']):.4f}"
 
         size = 3.6 * len(results) + 0.4, 5.6
-        figure = draw_panels(_KINDS, results, panel, size, x="eigenvalue", legend=None)
+        figure = draw_panels(kinds, results, panel, size, x="eigenvalue", legend=None)
         figure.axes[0].legend(loc="upper right", fontsize=8)
         return figure
 
@@ -171,55 +175,31 @@ def _spike_error(limit: Spectrum, eigenvalues: Any, *, hidden: bool) -> float:
     return max(errors)
 
 
-def _draw(axes: Axes, kind: str, result: Result) -> None:
-    arrays = result.arrays
-    values, isolated = arrays[f"{kind}_eigenvalues"], arrays[f"{kind}_isolated"]
-    edges: Any = np.linspace(0.98 * values[0], 1.05 * values[-1], 160)
-    axes.hist(values, edges, density=True, color=COLORS[5], label="exact kernel")
-    density = arrays[f"{kind}_density"]
-    density = np.where(density > 0, density, np.nan)
-    axes.plot(arrays[f"{kind}_grid"], density, color="black", linewidth=1.2, label="limit")
-    least = 1 / (len(values) * float(edges[1] - edges[0]))
-    axes.plot(isolated, np.full(len(isolated), 1.3 * least), "kv", markersize=4, label="isolated")
-    axes.set_yscale("log")
-    axes.set_ylim(bottom=0.5 * least)
-
-
-_OUTER = (0.99, 0.999, 1.0)
-_ROUNDING = 1e-16  # what is below is shown here
-_KINDS = {"ck": "CK design", "ntk": "NTK design"}
-
-
 @experiment("shoal", "sphere", "Errors of designs on the sphere over all angles")
 class SphereError(Experiment):
-    r"""Differences of kernels of DEQs and of their designs on the sphere, over all angles.
+    """Differences of kernels of DEQs and of their designs on the sphere, over all angles.
 
     Each point is one design, for the CK or the NTK with all weights trained, of a DEQ that is not
     centered. Differences are relative to the diagonal. The kernel of the designed network is that
     of its finished activation: it knows nothing of the power series the design is made of.
     """
 
-    # of the DEQs
     activations: tuple[Activation, ...] = (
-        shoal.ReLU(),
-        shoal.Tanh(),
-        shoal.Swish(),
-        shoal.Softplus(),
-        shoal.GELU(),
-    )
-    variances: tuple[float, ...] = (0.05, 0.2, 0.24)  # recurrent variances $\sigma_a^2$
-    # more of them, by $\sigma_a^2 L^2$, with $L$ the activation's Lipschitz constant; at one,
-    # kernels cease to exist
-    gains: tuple[float, ...] = (0.9, 0.99)
-    input_variance: float = 0.8  # $\sigma_b^2$
+        shoal.ReLU(), shoal.Tanh(), shoal.Swish(), shoal.Softplus(), shoal.GELU()
+    )  # fmt: skip
+    variances: tuple[float, ...] = (0.05, 0.2, 0.24)  # σ_a²
+    gains: tuple[float, ...] = (
+        0.9,
+        0.99,
+    )  # more of them, by σ_a²L²; at one, kernels cease to exist
+    input_variance: float = 0.8
     norm: float = 1.0  # of the inputs
-    cosines: int = 77  # how many cosines from -0.95 to 0.95 are compared; besides, some up to ±1
-
+    cosines: int = 77  # from -0.95 to 0.95; besides, some up to ±1
     small = dict(activations=(shoal.ReLU(), shoal.Tanh()), variances=(0.2,), gains=(), cosines=9)
 
     def points(self):
-        names = by_name(self.activations)
-        return grid(activation=names, variance=self._variances(), kind=_KINDS)
+        kinds = ("ck", "ntk")
+        return grid(activation=by_name(self.activations), variance=self._variances(), kind=kinds)
 
     def _variances(self) -> dict[str, tuple[float, bool]]:
         """The variances by name: their value, and whether it is that of the gain."""
@@ -230,12 +210,12 @@ class SphereError(Experiment):
         """The DEQ of a point."""
         phi = by_name(self.activations)[activation]
         value, is_gain = self._variances()[variance]
-        recurrent = value / phi.lipschitz**2 if is_gain else value
-        return DEQ(phi, recurrent_variance=recurrent, input_variance=self.input_variance)
+        return DEQ(phi, value / phi.lipschitz**2 if is_gain else value, self.input_variance)
 
     def compute(self, point, seed, device):
-        deq = self.deq(str(point["activation"]), str(point["variance"]))
-        kind, square = str(point["kind"]), self.norm**2
+        """Both kernels at all cosines, one after the other; nothing is random."""
+        deq = self.deq(point["activation"], point["variance"])
+        kind, square = point["kind"], self.norm**2
         design = shoal.design(deq, tau0=self.norm, match=kind, method="sphere")
         inner = np.linspace(-0.95, 0.95, self.cosines)
         cosines = np.concatenate([-np.array(_OUTER[::-1]), inner, _OUTER])
@@ -244,14 +224,10 @@ class SphereError(Experiment):
             getattr(shoal.kernel_function(a)(square, square, products), kind).numpy()
             for a in (deq, design.architecture)
         )
-        return {
-            "cosines": cosines,
-            "target": target,
-            "obtained": obtained,
-            "recurrent_variance": deq.recurrent_variance,
-        }
+        return {"cosines": cosines, "target": target, "obtained": obtained}
 
     def summarize(self, results):
+        """The largest errors: for cosines up to 0.95 (``inner``), at ±1 (``ends``), anywhere."""
 
         def largest(result: Result) -> dict[str, float]:
             error, cosines = _error(result.arrays), np.abs(result.arrays["cosines"])
@@ -262,26 +238,23 @@ class SphereError(Experiment):
 
     def plot(self, results):
         names = by_name(self.activations)
+        kinds = {"ck": "CK design", "ntk": "NTK design"}
+        signs = [
+            (rf"$\sigma_a^2{' L^2' * gain} = {v:g}$") for v, gain in self._variances().values()
+        ]
 
         def panel(axes: Axes, kind: str, name: str) -> str:
             found = matching(results, {"activation": name, "kind": kind})
-            for result, color in zip(found, cycle(COLORS), strict=False):
+            for result, color, label in zip(found, cycle(COLORS), signs, strict=False):
                 shown = np.maximum(_error(result.arrays), _ROUNDING)
-                x = result.arrays["cosines"]
-                axes.semilogy(x, shown, ".-", color=color, markersize=3, linewidth=0.9)
+                look = {"color": color, "markersize": 3, "linewidth": 0.9, "label": label}
+                axes.semilogy(result.arrays["cosines"], shown, ".-", **look)
             if name == next(iter(names)):
-                axes.set_ylabel(f"{_KINDS[kind]}\nerror, relative to the diagonal")
+                axes.set_ylabel(f"{kinds[kind]}\nerror, relative to the diagonal")
             return type(names[name]).__name__ if kind == "ck" else ""
 
         size, x = (2.5 * len(names) + 1.6, 5.4), r"cosine $\rho$"
-        figure = draw_panels(_KINDS, names, panel, size, x=x, legend=None, sharex=True, sharey=True)
-        labels = [
-            rf"$\sigma_a^2{' L^2' if is_gain else ''} = {value:g}$"
-            for value, is_gain in self._variances().values()
-        ]
-        handles = figure.axes[0].get_lines()[: len(labels)]
-        figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
-        return figure
+        return draw_panels(kinds, names, panel, size, x=x, sharex=True, sharey=True)
 
 
 def _error(arrays: Arrays) -> Any:

@@ -1,6 +1,5 @@
 r"""Whether a Gaussian process finds the recurrent variance of the DEQ that its data come from."""
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,14 +9,13 @@ from torch import Tensor
 
 import shoal
 from experiments.drawing import COLORS, GRAY, Axes, new_row, plain_numbers
-from experiments.experiment import Experiment, Point, Result, by_point, experiment, grid, matching
+from experiments.experiment import Experiment, Result, by_point, experiment, grid, matching
 from experiments.networks import by_name, network_for
 from shoal.activations import Activation
 
 _WIDER = 8  # widths over observations from which on a network counts as infinitely wide
 _FINE = 4001  # points at which posteriors are summed
 _SCALES = ("known", "free")
-_INTERVAL = (0.025, 0.975)
 
 
 @experiment("shoal", "recovery", "Recurrent variances that Gaussian processes recover from data")
@@ -33,30 +31,27 @@ class Recovery(Experiment):
     homogeneous.
     """
 
-    activations: tuple[Activation, ...] = (shoal.ReLU(), shoal.Erf())  # of the DEQs
-    samples: tuple[int, ...] = (50, 200, 800)  # numbers of observations
-    draws: int = 100  # how many data sets there are for each
-    # ``"process"``, the Gaussian process itself, and ``"network"``, random DEQs
+    activations: tuple[Activation, ...] = (shoal.ReLU(), shoal.Erf())
+    samples: tuple[int, ...] = (50, 200, 800)
+    draws: int = 100  # data sets of each kind
     sources: tuple[str, ...] = ("process", "network")
-    # of these; they are drawn for numbers of observations up to an eighth of it, beyond which the
-    # spectrum of a network's kernel is not that of the limit
-    width: int = 1600
-    features: int = 8  # dimension of the inputs, whose directions are uniform
-    norms: tuple[float, float] = (0.5, 2.0)  # range of their norms, uniform in the logarithm
-    noise: float = 1e-3  # variance of the noise
-    input_variance: float = 1.0  # $\sigma_b^2$, known
-    degree: int = 20  # of the interpolation of marginal likelihoods in $\sigma_a^2$
+    width: int = 1600  # of networks, for up to an eighth as many samples: beyond, spectra differ
+    features: int = 8
+    norms: tuple[float, float] = (0.5, 2.0)  # of the inputs, uniform in the logarithm
+    noise: float = 1e-3  # its variance
+    input_variance: float = 1.0
+    degree: int = 20  # of the interpolation of marginal likelihoods in σ_a²
     seed: int = 0  # of inputs; all else has the seed of its point
-
     small = dict(
         activations=(shoal.ReLU(),), samples=(40, 120), draws=40, sources=("process",), degree=12
     )
 
     def points(self):
+        """All draws of one kind share inputs, and so the kernels of the interpolation."""
         names = by_name(self.activations)
         points = grid("samples", activation=names, samples=self.samples, source=self.sources)
         wide = self.width / _WIDER
-        return [p for p in points if p["source"] == "process" or float(p["samples"]) <= wide]
+        return [p for p in points if p["source"] == "process" or p["samples"] <= wide]
 
     def inputs(self, samples: int) -> Tensor:
         """Directions and norms, the same for all draws."""
@@ -67,31 +62,30 @@ class Recovery(Experiment):
         return torch.nn.functional.normalize(x) * torch.exp(low + (high - low) * share)
 
     def compute(self, point, seed, device):
-        phi = by_name(self.activations)[str(point["activation"])]
-        x = self.inputs(int(point["samples"])).to(device)
+        """Truths, and their posteriors' intervals, means, modes and ranks of the truth."""
+        phi = by_name(self.activations)[point["activation"]]
+        x = self.inputs(point["samples"]).to(device)
         limit = 1 / phi.lipschitz**2
         random = np.random.default_rng(seed)
+
+        def deq(variance: float) -> shoal.DEQ:
+            return shoal.DEQ(phi, float(variance), self.input_variance)
+
         truths = random.uniform(0, limit, self.draws)
-        values = torch.stack(
-            [self._values(self._deq(phi, v), x, str(point["source"]), random) for v in truths]
-        )
-        noise = random.standard_normal(tuple(values.shape)) * np.sqrt(self.noise)
-        y = values + torch.from_numpy(noise).to(device)
+        values = [self._values(deq(v), x, point["source"], random) for v in truths]
+        y = torch.stack(values)
+        noise = random.standard_normal(tuple(y.shape)) * np.sqrt(self.noise)
+        y = y + torch.from_numpy(noise).to(device)
         nodes = np.cos(np.pi * (np.arange(self.degree + 1) + 0.5) / (self.degree + 1))
         variances = limit * (1 + nodes) / 2
-        logs = np.stack([self._log_likelihoods(self._deq(phi, v), x, y) for v in variances])
+        logs = np.stack([self._log_likelihoods(deq(v), x, y) for v in variances])
         found: dict[str, Any] = {"truth": truths, "limit": limit}
         for scale, table in zip(_SCALES, logs.transpose(1, 2, 0), strict=True):
-            rows = [
-                posterior(variances, row, limit, truth)
-                for row, truth in zip(table, truths, strict=True)
-            ]
+            pairs = zip(table, truths, strict=True)
+            rows = [posterior(variances, row, limit, truth) for row, truth in pairs]
             for key, column in zip(Posterior._fields, zip(*rows, strict=True), strict=True):
                 found[f"{scale}_{key}"] = column
         return found
-
-    def _deq(self, phi: Activation, variance: float) -> shoal.DEQ:
-        return shoal.DEQ(phi, float(variance), self.input_variance)
 
     def _values(
         self, deq: shoal.DEQ, x: Tensor, source: str, random: np.random.Generator
@@ -100,13 +94,10 @@ class Recovery(Experiment):
         if source == "process":
             own, vectors = torch.linalg.eigh(shoal.kernel(deq, x).ck)
             normal = torch.from_numpy(random.standard_normal(len(x))).to(x)
-            drawn: Tensor = vectors @ (own.clamp(min=0).sqrt() * normal)
-            return drawn
-        seed = int(random.integers(2**31))
-        network = network_for(deq, x, width=self.width, seed=seed)
+            return vectors @ (own.clamp(min=0).sqrt() * normal)
+        network = network_for(deq, x, width=self.width, seed=int(random.integers(2**31)))
         with torch.no_grad():
-            values: Tensor = network(x)[:, 0]
-        return values
+            return network(x)[:, 0]
 
     def _log_likelihoods(self, deq: shoal.DEQ, x: Tensor, y: Tensor) -> Any:
         """Log likelihoods of all draws, the scale known and free. shape: (2, draws)."""
@@ -119,6 +110,7 @@ class Recovery(Experiment):
         return both.cpu().numpy()
 
     def summarize(self, results):
+        """Coverage, lengths of intervals and errors, relative to the range of the prior."""
 
         def numbers(result: Result) -> dict[str, float]:
             arrays, limit = result.arrays, float(result.arrays["limit"])
@@ -126,9 +118,8 @@ class Recovery(Experiment):
             found: dict[str, float] = {}
             for scale in _SCALES:
                 low, high, mean, mode, rank = (arrays[f"{scale}_{k}"] for k in Posterior._fields)
-                covered = (low <= truth) & (truth <= high)
                 found |= {
-                    f"{scale}_coverage": float(covered.mean()),
+                    f"{scale}_coverage": float(((low <= truth) & (truth <= high)).mean()),
                     f"{scale}_length": float((high - low).mean() / limit),
                     f"{scale}_error": float(np.sqrt(np.mean((mean - truth) ** 2))) / limit,
                     f"{scale}_mode_error": float(np.sqrt(np.mean((mode - truth) ** 2))) / limit,
@@ -139,13 +130,25 @@ class Recovery(Experiment):
         return by_point(results, numbers)
 
     def plot(self, results):
+        """Intervals against the truth at most observations, and their lengths against n."""
         names = list(by_name(self.activations))
-        figure, panels = new_row(4.4 * (len(names) + 1), 4.0, len(names) + 1)
-        source = self.sources[0]
-        for axes, name in zip(panels, names, strict=False):
-            last: Point = {"activation": name, "samples": max(self.samples), "source": source}
-            _draw_intervals(axes, *matching(results, last))
-        _draw_lengths(panels[-1], matching(results, {"source": source}))
+        figure, (*panels, last) = new_row(4.4 * (len(names) + 1), 4.0, len(names) + 1)
+        results = matching(results, {"source": self.sources[0]})
+        for axes, name, color in zip(panels, names, COLORS, strict=False):
+            mine = matching(results, {"activation": name})
+            _draw_intervals(axes, *matching(mine, {"samples": max(self.samples)}))
+            for scale, line in zip(_SCALES, ("o--", "o-"), strict=True):
+                parts = [[r.arrays[f"{scale}_{end}"] for end in ("high", "low")] for r in mine]
+                limits = [float(r.arrays["limit"]) for r in mine]
+                lengths = [(h - w).mean() / top for (h, w), top in zip(parts, limits, strict=True)]
+                sizes = [r.point["samples"] for r in mine]
+                look = {"color": color, "markersize": 4, "label": f"{name}, scale {scale}"}
+                last.plot(sizes, lengths, line, **look)
+        last.set(xscale="log", yscale="log", xlabel="observations $n$")
+        last.set_ylabel("mean length of intervals / range of the prior")
+        last.set_xticks(self.samples, [f"{n}" for n in self.samples])
+        plain_numbers(last)
+        last.legend()
         return figure
 
 
@@ -167,14 +170,14 @@ def posterior(variances: Any, logs: Any, limit: float, truth: float) -> Posterio
     weights = np.exp(values - values.max())
     weights /= weights.sum()
     cumulative = weights.cumsum()
-    low, high = np.interp(_INTERVAL, cumulative, grid)
+    low, high = np.interp((0.025, 0.975), cumulative, grid)
     rank = np.interp(truth, grid, cumulative)
     return Posterior(low, high, weights @ grid, grid[values.argmax()], rank)
 
 
 def _draw_intervals(axes: Axes, result: Result) -> None:
     """Intervals with free scale; those that miss the truth stand out."""
-    arrays = result.arrays
+    arrays, point = result.arrays, result.point
     truth, limit = arrays["truth"], float(arrays["limit"])
     low, high = arrays["free_low"], arrays["free_high"]
     hit = (low <= truth) & (truth <= high)
@@ -183,30 +186,4 @@ def _draw_intervals(axes: Axes, result: Result) -> None:
     axes.plot(truth, arrays["free_mode"], ".", color=GRAY, markersize=3)
     axes.plot([0, limit], [0, limit], "--", color=GRAY, linewidth=1)
     axes.set(xlabel=r"true $\sigma_a^2$", ylabel=r"95% interval and mode of $\sigma_a^2$")
-    axes.set_title(
-        f"{result.point['activation']}, n = {result.point['samples']}: covers {hit.mean():.1%}"
-    )
-
-
-def _draw_lengths(axes: Axes, results: Sequence[Result]) -> None:
-    from matplotlib.ticker import NullFormatter
-
-    kinds = dict.fromkeys(str(r.point["activation"]) for r in results)
-    for place, kind in enumerate(kinds):
-        some = matching(results, {"activation": kind})
-        sizes = [int(r.point["samples"]) for r in some]
-        for scale, line in zip(_SCALES, ("--", "-"), strict=True):
-            lengths = [
-                (r.arrays[f"{scale}_high"] - r.arrays[f"{scale}_low"]).mean() / r.arrays["limit"]
-                for r in some
-            ]
-            label = f"{kind}, scale {scale}"
-            color = COLORS[place % len(COLORS)]
-            axes.plot(sizes, lengths, line, marker="o", color=color, markersize=4, label=label)
-    axes.set(xscale="log", yscale="log", xlabel="observations $n$")
-    axes.set_ylabel("mean length of intervals / range of the prior")
-    observations = sorted({int(r.point["samples"]) for r in results})
-    axes.set_xticks(observations, [f"{n}" for n in observations])
-    axes.xaxis.set_minor_formatter(NullFormatter())
-    plain_numbers(axes)
-    axes.legend()
+    axes.set_title(f"{point['activation']}, n = {point['samples']}: covers {hit.mean():.1%}")

@@ -2,16 +2,15 @@
 
 import time
 import warnings
-from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
 
 import shoal
 from experiments.drawing import COLORS, Axes, draw_panels, legend_outside
-from experiments.experiment import Experiment, Point, Result, by_point, experiment, matching
+from experiments.experiment import Experiment, Point, by_point, experiment, matching
 from experiments.samples import Samples, image_samples
 from shoal.architectures import DEQ
 
@@ -23,7 +22,6 @@ _TITLES = {
     "nystrom": "Nyström",
 }
 _WARM = 512  # samples of a first regression, by which nothing is set up while time is measured
-_DEQ = DEQ(shoal.ReLU(), recurrent_variance=0.2, input_variance=0.8)
 
 
 @experiment("shoal", "regression", "Regression with exact kernels on whole datasets")
@@ -45,24 +43,21 @@ class Regression(Experiment):
     classes of the mixture only.
     """
 
-    architecture: DEQ = _DEQ  # the DEQ
-    # names that :func:`shoal.data.load` knows, and ``"mixture"``
+    architecture: DEQ = DEQ(shoal.ReLU(), recurrent_variance=0.2, input_variance=0.8)
     datasets: tuple[str, ...] = ("mnist", "fashion-mnist", "mixture")
-    samples: int | None = None  # how many images to train with, from the beginning; all if ``None``
-    # how many samples of the mixture to train with, and their dimension
-    mixture: tuple[int, int] = (20000, 2000)
-    ridges: tuple[float, ...] = (1.0, 0.1, 0.01)  # the values of $\lambda$
-    # ``"cholesky"``, and preconditioners or ``"none"``
+    samples: int | None = None  # images to train with, from the beginning; all
+    mixture: tuple[int, int] = (20000, 2000)  # samples to train with, and their dimension
+    ridges: tuple[float, ...] = (1.0, 0.1, 0.01)
     solvers: tuple[str, ...] = ("cholesky", *_TITLES)
     rank: int = 2000  # of the preconditioners that have one
     tolerance: float = 1e-6  # largest relative residual of each class
-    max_steps: int = 1000  # most steps of conjugate gradients
-
+    max_steps: int = 1000  # of conjugate gradients
     small = dict(
         datasets=("digits", "mixture"), samples=300, mixture=(300, 200), ridges=(0.5, 0.05), rank=60
     )
 
     def points(self):
+        """Factorizations of both kernels, then the iterations for the NTK."""
         direct = [("cholesky", kernel) for kernel in ("ntk", "ck") if "cholesky" in self.solvers]
         iterative = [(solver, "ntk") for solver in self.solvers if solver != "cholesky"]
         return [
@@ -73,9 +68,8 @@ class Regression(Experiment):
         ]
 
     def compute(self, point, seed, device):
-        train, test = self._samples(str(point["dataset"]), device)
-        few = Samples(*(part[:_WARM] for part in train))
-        self._fit(point, few, seed)
+        train, test = self._samples(point["dataset"], device)
+        self._fit(point, Samples(*(part[:_WARM] for part in train)), seed)
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
         fit = self._fit(point, train, seed)
@@ -107,36 +101,25 @@ class Regression(Experiment):
         return _mixture(*self.mixture, 0, device), _mixture(*self.mixture, 1, device)
 
     def _fit(self, point: Point, samples: Samples, seed: int) -> shoal.KernelRegression:
+        labels = samples.labels if point["dataset"] == "mixture" else None
+        if point["solver"] == "cholesky":
+            method = shoal.Cholesky(tolerance=self.tolerance)
+        else:
+            preconditioner = {
+                "none": None,
+                "diagonal": shoal.DiagonalPreconditioner(),
+                "equivalent": shoal.EquivalentPreconditioner(labels),
+                "combined": shoal.CombinedPreconditioner(self.rank, seed=seed, labels=labels),
+                "nystrom": shoal.Nystrom(self.rank, seed=seed),
+            }[point["solver"]]
+            options = {"tolerance": self.tolerance, "max_steps": self.max_steps}
+            method = shoal.ConjugateGradients(preconditioner, **options)
+        options = {"ridge": point["ridge"], "which": point["kernel"], "method": method}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", shoal.ConvergenceWarning)  # it is recorded
             return shoal.kernel_regression(
-                self.architecture,
-                samples.x,
-                samples.y,
-                ridge=float(point["ridge"]),
-                which=cast(Any, point["kernel"]),
-                method=self._method(point, samples, seed),
-                on_failure="warn",
+                self.architecture, samples.x, samples.y, on_failure="warn", **options
             )
-
-    def _method(
-        self, point: Point, samples: Samples, seed: int
-    ) -> shoal.Cholesky | shoal.ConjugateGradients:
-        if point["solver"] == "cholesky":
-            return shoal.Cholesky(tolerance=self.tolerance)
-        labels = samples.labels if point["dataset"] == "mixture" else None
-        preconditioners = {
-            "none": None,
-            "diagonal": shoal.DiagonalPreconditioner(),
-            "equivalent": shoal.EquivalentPreconditioner(labels),
-            "combined": shoal.CombinedPreconditioner(self.rank, seed=seed, labels=labels),
-            "nystrom": shoal.Nystrom(self.rank, seed=seed),
-        }
-        return shoal.ConjugateGradients(
-            preconditioners[str(point["solver"])],
-            tolerance=self.tolerance,
-            max_steps=self.max_steps,
-        )
 
     def summarize(self, results):
         return by_point(
@@ -144,21 +127,21 @@ class Regression(Experiment):
         )
 
     def plot(self, results):
+        """Residuals against steps: a dataset in each row, a ridge in each column."""
 
         def panel(axes: Axes, dataset: str, ridge: float) -> str:
-            _draw(axes, matching(results, {"dataset": dataset, "ridge": ridge, "kernel": "ntk"}))
+            found = matching(results, {"dataset": dataset, "ridge": ridge, "kernel": "ntk"})
+            for (solver, title), color in zip(_TITLES.items(), COLORS, strict=False):
+                for result in matching(found, {"solver": solver}):
+                    history = result.arrays["history"]
+                    dashes = "--" if solver == "diagonal" else "-"  # it lies on that of none
+                    steps = np.arange(1, len(history) + 1)
+                    axes.loglog(steps, history, dashes, color=color, linewidth=1.4, label=title)
             return rf"{dataset}, $\lambda = {ridge:g}$"
 
-        figure = draw_panels(
-            self.datasets,
-            self.ridges,
-            panel,
-            (3.4 * len(self.ridges) + 0.6, 2.8 * len(self.datasets) + 0.6),
-            x="step",
-            y="largest relative residual",
-            legend=None,
-            sharey=True,
-        )
+        size = 3.4 * len(self.ridges) + 0.6, 2.8 * len(self.datasets) + 0.6
+        labels = {"x": "step", "y": "largest relative residual", "legend": None}
+        figure = draw_panels(self.datasets, self.ridges, panel, size, sharey=True, **labels)
         legend_outside(figure, figure.axes[0], columns=3)
         return figure
 
@@ -169,14 +152,3 @@ def _mixture(count: int, dimension: int, seed: int, device: torch.device) -> Sam
     x, labels = shoal.GaussianMixture.ling2024(dimension).sample(count, seed, shuffle=True)
     targets = torch.nn.functional.one_hot(labels).to(x)
     return Samples(x.to(device), targets.to(device), labels.to(device))
-
-
-def _draw(axes: Axes, results: Sequence[Result]) -> None:
-    for (solver, title), color in zip(_TITLES.items(), COLORS, strict=False):
-        for result in matching(results, {"solver": solver}):
-            history = result.arrays["history"]
-            dashes = "--" if solver == "diagonal" else "-"  # it lies on that of none
-            steps = np.arange(1, len(history) + 1)
-            axes.plot(steps, history, dashes, color=color, linewidth=1.4, label=title)
-    axes.set_xscale("log")
-    axes.set_yscale("log")

@@ -1,10 +1,9 @@
-"""Figure 3: test accuracies of DEQs and of networks that are designed like them, or not."""
+"""Networks that are trained and timed: figure 3, tables 1 and 2."""
 
 import re
 import time
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import torch
@@ -33,7 +32,21 @@ _NETWORKS = {
     "readout": ("deq", "moments", "naive"),
     "all": ("deq", "ntk-design", "moments", "naive"),
 }
+_LABELS = TITLES | {"naive": "the same activation"}
 _KERNEL_SAMPLES = 1000  # their largest eigenvalue, divided by their number, is that of all
+
+
+def in_paper(network: str, activation: Activation) -> str:
+    """The naive network of the paper has two layers for ReLU and one otherwise."""
+    return "naive2" if network == "naive" and isinstance(activation, shoal.ReLU) else network
+
+
+@lru_cache(maxsize=16)
+def _largest_step(deq: DEQ, dataset: str, samples: int | None, device: torch.device) -> float:
+    r"""$2/\lambda_{\max}$ of the NTK per sample, from some of the samples."""
+    x = image_samples(dataset, "train", samples, torch.float32, device).x
+    x = x[:_KERNEL_SAMPLES].double()
+    return 2 * len(x) / float(torch.linalg.eigvalsh(shoal.kernel(deq, x).ntk)[-1])
 
 
 @experiment("ling2024", "figure3", "Test accuracies of DEQs, designed and naive networks")
@@ -50,49 +63,40 @@ class Accuracies(DEQs):
     paper takes features of VGG-19.
     """
 
-    activations: tuple[Activation, ...] = (shoal.Tanh(), shoal.ReLU())  # of the DEQs
-    # names that :func:`shoal.data.load` knows
+    activations: tuple[Activation, ...] = (shoal.Tanh(), shoal.ReLU())
     datasets: tuple[str, ...] = ("mnist", "fashion-mnist", "cifar-10")
-    protocols: tuple[str, ...] = ("readout", "all")  # ``"readout"``, ``"all"`` or both
-    widths: tuple[int, ...] = (32, 64, 128, 256, 512, 1024, 2048, 4096)  # of the networks
-    trials: int = 5  # how many networks are drawn for each
-    samples: int | None = None  # how many images to train with, from the beginning; all if ``None``
-    ridge: float = 0.1  # $\lambda$ of the ridge regression, for features in the scale of the CK
-    batch: int = 512  # the size of a mini-batch
-    steps: int = 400  # how many mini-batches
-    step_share: float = 0.2  # the step size, as a share of the largest stable one
-    momentum: float = 0.9  # of gradient descent
-
+    protocols: tuple[str, ...] = ("readout", "all")
+    widths: tuple[int, ...] = (32, 64, 128, 256, 512, 1024, 2048, 4096)
+    trials: int = 5
+    samples: int | None = None  # to train with, from the beginning; all
+    ridge: float = 0.1  # for features in the scale of the CK
+    batch: int = 512
+    steps: int = 400
+    step_share: float = 0.2  # of the largest stable step size
+    momentum: float = 0.9
     small = dict(datasets=("digits",), widths=(32, 128), trials=1, samples=600, batch=100, steps=30)
 
     def points(self):
+        axes = {"dataset": self.datasets, "activation": self.names}
+        more = {"width": self.widths, "trial": range(self.trials)}
         return [
             point
-            for protocol in self.protocols
-            for point in grid(
-                "trial",
-                protocol=[protocol],
-                dataset=self.datasets,
-                activation=self.names,
-                network=_NETWORKS[protocol],
-                width=self.widths,
-                trial=range(self.trials),
-            )
+            for kind in self.protocols
+            for point in grid("trial", protocol=[kind], **axes, network=_NETWORKS[kind], **more)
         ]
 
     def compute(self, point, seed, device):
-        x, y, labels = image_samples(
-            str(point["dataset"]), "train", self.samples, torch.float32, device
-        )
-        tests = image_samples(str(point["dataset"]), "test", None, torch.float32, device)
+        images = point["dataset"], "train", self.samples, torch.float32, device
+        x, y, labels = image_samples(*images)
+        tests = image_samples(point["dataset"], "test", None, torch.float32, device)
         centered = shoal.centered(self.deq(point), tau0=1.0)
-        network = rival(in_paper(str(point["network"]), self.activation(point)), centered)
-        net = make(network, x, width=int(point["width"]), out_features=y.shape[1], seed=seed)
+        network = rival(in_paper(point["network"], self.activation(point)), centered)
+        net = make(network, x, width=point["width"], out_features=y.shape[1], seed=seed)
         readout = None
         if point["protocol"] == "readout":
             readout = ridge_readout(net, x, y, self.ridge)
         else:
-            largest = _largest_step(centered, str(point["dataset"]), self.samples, device)
+            largest = _largest_step(centered, point["dataset"], self.samples, device)
             mini_batches(
                 net, x, y, step_size=self.step_share * largest, momentum=self.momentum,
                 batch=self.batch, steps=self.steps, seed=seed,
@@ -104,16 +108,18 @@ class Accuracies(DEQs):
 
     def summarize(self, results):
         summary: dict[str, float] = {}
-        for case in self._cases():
-            for network in _NETWORKS[str(case["protocol"])]:
-                for width in self.widths:
-                    found = matching(results, {**case, "network": network, "width": width})
-                    deqs = matching(results, {**case, "network": "deq", "width": width})
-                    mean, deviation = spread(found, "test")
-                    name = "_".join([*map(str, case.values()), network, str(width)])
-                    summary |= {name: float(mean), f"{name}_deviation": float(deviation)}
-                    if network != "deq":
-                        summary[f"{name}_z"] = float(z_scores(found, deqs, "test"))
+        for case in grid(
+            protocol=self.protocols, activation=self.names, dataset=self.datasets, width=self.widths
+        ):
+            deqs = matching(results, {**case, "network": "deq"})
+            *place, width = case.values()
+            for network in _NETWORKS[case["protocol"]]:
+                found = matching(results, {**case, "network": network})
+                mean, deviation = spread(found, "test")
+                name = "_".join(map(str, [*place, network, width]))
+                summary |= {name: float(mean), f"{name}_deviation": float(deviation)}
+                if network != "deq":
+                    summary[f"{name}_z"] = float(z_scores(found, deqs, "test"))
         return summary
 
     def claims(self, summary):
@@ -123,24 +129,24 @@ class Accuracies(DEQs):
         differences of mean accuracies in units of their standard errors.
         """
 
-        def accuracy_of(activation: str, network: str) -> float:
-            return 100 * summary[f"readout_{activation.lower()}_mnist_{network}_256"]
-
         def words(*networks: str) -> str:
-            return ", ".join(
-                f"{phi} " + ", ".join(f"{accuracy_of(phi, n):.1f}" for n in networks) + "%"
+            cells = {
+                phi: [
+                    f"{100 * summary[f'readout_{phi.lower()}_mnist_{n}_256']:.1f}" for n in networks
+                ]
                 for phi in ("ReLU", "Tanh")
-            )
+            }
+            return ", ".join(f"{phi} {', '.join(row)}%" for phi, row in cells.items())
 
         def least(network: str) -> dict[str, float]:
             """The least z-scores of a network against the DEQ, over the wider half of widths."""
-            cases = [(phi, dataset) for phi in ("ReLU", "Tanh") for dataset in self.datasets]
-            wide = [m for m in self.widths if m >= 256]
+            wide = [f"{network}_{m}_z" for m in self.widths if m >= 256]
             return {
-                f"{phi}, {dataset}": min(
-                    summary[f"readout_{phi.lower()}_{dataset}_{network}_{m}_z"] for m in wide
+                f"{phi}, {data}": min(
+                    summary[f"readout_{phi.lower()}_{data}_{key}"] for key in wide
                 )
-                for phi, dataset in cases
+                for phi in ("ReLU", "Tanh")
+                for data in self.datasets
             }
 
         section = "Ling 2024, Figure 3"
@@ -164,52 +170,26 @@ class Accuracies(DEQs):
 
     def plot(self, results):
         rows = grid(protocol=self.protocols, activation=self.names)
+        look = {"fmt": "o-", "markersize": 3, "linewidth": 1.2, "capsize": 2}
 
         def panel(axes: Axes, case: Point, dataset: str) -> str:
-            networks = _NETWORKS[str(case["protocol"])]
-            self._draw(axes, matching(results, {**case, "dataset": dataset}), networks)
+            found = matching(results, {**case, "dataset": dataset})
+            for network, color in zip(_NETWORKS["all"], COLORS, strict=False):
+                if network in _NETWORKS[case["protocol"]]:
+                    own = [matching(found, {"network": network, "width": m}) for m in self.widths]
+                    means, deviations = np.array([spread(row, "test") for row in own]).T * 100
+                    label = _LABELS[network]
+                    axes.errorbar(self.widths, means, deviations, color=color, label=label, **look)
+            axes.set_xscale("log", base=2)
             trained = "readout" if case["protocol"] == "readout" else "all weights"
             return f"{self.title_at(case)}, {dataset}, {trained}"
 
+        size = max(3.5 * len(self.datasets) + 0.8, 7.5), 2.6 * len(rows) + 0.5
+        options = {"legend": -1, "sharex": True}  # the last row has all networks if one has
         return draw_panels(
-            rows,
-            self.datasets,
-            panel,
-            (max(3.5 * len(self.datasets) + 0.8, 7.5), 2.6 * len(rows) + 0.5),
-            x="width $m$",
-            y="test accuracy (%)",
-            title=9.5,
-            legend=-1,  # the last row has all networks if one has
-            sharex=True,
-        )
-
-    def _draw(self, axes: Axes, found: Sequence[Result], networks: Sequence[str]) -> None:
-        colors = dict(zip(_NETWORKS["all"], COLORS, strict=False))
-        for network in networks:
-            rows = [matching(found, {"network": network, "width": m}) for m in self.widths]
-            means, deviations = np.array([spread(row, "test") for row in rows]).T * 100
-            label = "the same activation" if network == "naive" else TITLES[network]
-            axes.errorbar(
-                self.widths, means, deviations, fmt="o-", color=colors[network], markersize=3,
-                linewidth=1.2, capsize=2, label=label,
-            )  # fmt: skip
-        axes.set_xscale("log", base=2)
-
-    def _cases(self) -> list[Point]:
-        return grid(protocol=self.protocols, activation=self.names, dataset=self.datasets)
-
-
-def in_paper(network: str, activation: Activation) -> str:
-    """The naive network of the paper has two layers for ReLU and one otherwise."""
-    return "naive2" if network == "naive" and isinstance(activation, shoal.ReLU) else network
-
-
-@lru_cache(maxsize=16)
-def _largest_step(deq: DEQ, dataset: str, samples: int | None, device: torch.device) -> float:
-    r"""$2/\lambda_{\max}$ of the NTK per sample, from some of the samples."""
-    x = image_samples(dataset, "train", samples, torch.float32, device).x
-    x = x[:_KERNEL_SAMPLES].double()
-    return 2 * len(x) / float(torch.linalg.eigvalsh(shoal.kernel(deq, x).ntk)[-1])
+            rows, self.datasets, panel, size, x="width $m$", y="test accuracy (%)", title=9.5,
+            **options,
+        )  # fmt: skip
 
 
 _KINDS = {
@@ -227,43 +207,36 @@ class Times(DEQs):
     Times depend on the sizes alone, not on what is in the images. Inference is that of one image,
     and of a batch; an epoch is the time of a step of stochastic gradient descent with a batch times
     the number of batches. Each is the median of several rounds. Points must not share a device:
-    run them with ``jobs=1``.
+    run them with ``--jobs 1``.
     """
 
-    # how many pixels images have: 784 for MNIST and Fashion-MNIST, 3072 for CIFAR-10
-    sizes: tuple[int, ...] = (784, 3072)
-    networks: tuple[str, ...] = ("deq", "ntk-design", "moments", "naive")  # what is compared
-    widths: tuple[int, ...] = (32, 64, 128, 256, 512, 1024, 2048, 4096)  # of the networks
-    batch: int = 128  # the size of a batch
-    images: int = 60000  # how many images an epoch has
-    rounds: int = 5  # how often each time is taken
-    steps: int = 10  # how many passes a round has
-
+    sizes: tuple[int, ...] = (784, 3072)  # pixels of MNIST and Fashion-MNIST, and of CIFAR-10
+    networks: tuple[str, ...] = ("deq", "ntk-design", "moments", "naive")
+    widths: tuple[int, ...] = (32, 64, 128, 256, 512, 1024, 2048, 4096)
+    batch: int = 128
+    images: int = 60000  # of an epoch
+    rounds: int = 5
+    steps: int = 10  # of a round
     small = dict(sizes=(64,), widths=(64, 256), rounds=3, steps=3)
 
     def points(self):
-        return grid(
-            pixels=self.sizes, activation=self.names, network=self.networks, width=self.widths
-        )
+        axes = {"network": self.networks, "width": self.widths}
+        return grid(pixels=self.sizes, activation=self.names, **axes)
 
     def compute(self, point, seed, device):
-        network = in_paper(str(point["network"]), self.activation(point))
+        network = in_paper(point["network"], self.activation(point))
         generator = torch.Generator().manual_seed(seed)
-        x = torch.randn(self.batch, int(point["pixels"]), generator=generator)
+        x = torch.randn(self.batch, point["pixels"], generator=generator)
         x = torch.nn.functional.normalize(x).to(device)
         y = torch.eye(10, device=device)[torch.arange(self.batch, device=device) % 10]
         architecture = rival(network, shoal.centered(self.deq(point), tau0=1.0))
-        net = make(architecture, x, width=int(point["width"]), out_features=10, seed=seed)
+        net = make(architecture, x, width=point["width"], out_features=10, seed=seed)
         with torch.no_grad():
             single = self._seconds(lambda: net(x[:1]), x)
             batched = self._seconds(lambda: net(x), x) / self.batch
-
-        def train() -> None:
-            options: dict[str, Any] = {"step_size": 1e-3, "momentum": 0.0, "batch": self.batch}
-            mini_batches(net, x, y, steps=self.steps, seed=seed, **options)
-
-        step = self._seconds(train, x, passes=1) / self.steps
-        epoch = step * -(-self.images // self.batch)
+        options = {"step_size": 1e-3, "momentum": 0.0, "batch": self.batch, "steps": self.steps}
+        train = self._seconds(lambda: mini_batches(net, x, y, seed=seed, **options), x, passes=1)
+        epoch = train / self.steps * -(-self.images // self.batch)
         return {"single": single, "batched": batched, "epoch": epoch}
 
     def _seconds(self, run: Callable[[], object], x: Tensor, passes: int | None = None) -> float:
@@ -280,6 +253,7 @@ class Times(DEQs):
         return float(np.median(times))
 
     def summarize(self, results):
+        """All times, in seconds, and how much longer the DEQ takes."""
 
         def numbers(result: Result) -> dict[str, float]:
             (deq,) = matching(results, {**result.point, "network": "deq"})
@@ -293,27 +267,25 @@ class Times(DEQs):
         return by_point(results, numbers)
 
     def claims(self, summary):
-        least, most = {}, {}
+        """How many times as long as its design a DEQ takes, over all sizes and widths."""
+        least, words = {}, {}
         for kind in ("single", "epoch"):
             ratios = [v for k, v in summary.items() if re.search(f"_moments_.*_{kind}_ratio", k)]
-            least[kind], most[kind] = min(ratios), max(ratios)
-
-        def ours(kind: str) -> str:
-            return f"{short(least[kind])} to {short(most[kind])} times as long"
-
+            least[kind] = min(ratios)
+            words[kind] = f"{short(min(ratios))} to {short(max(ratios))} times as long"
         section = "Ling 2024, Tables 1 and 2"
         return (
             Claim(
                 "Inference of a DEQ takes longer than of its design",
                 "“2 − 3×”, 1.5 to 3.2 in the table",
-                ours("single"),
+                words["single"],
                 section,
                 (Criterion("at least 1.5 times as long", least["single"], least=1.5),),
             ),
             Claim(
                 "Training of a DEQ takes longer than of its design",
                 "16 to 266 times as long in the table",
-                ours("epoch"),
+                words["epoch"],
                 section,
                 (
                     Criterion("longer at every width", least["epoch"], least=1),
@@ -328,10 +300,10 @@ class Times(DEQs):
 
         def panel(axes: Axes, case: Point, kind: str) -> str:
             for network, color in zip(self.networks, COLORS, strict=False):
-                found = matching(results, {**case, "network": network})
+                found: Sequence[Result] = matching(results, {**case, "network": network})
                 values = [_UNITS[kind] * float(r.arrays[kind]) for r in found]
-                label = "the same activation" if network == "naive" else TITLES[network]
-                axes.plot(self.widths, values, "o-", color=color, markersize=3, label=label)
+                look = {"color": color, "markersize": 3, "label": _LABELS[network]}
+                axes.plot(self.widths, values, "o-", **look)
             axes.set_xscale("log", base=2)
             axes.set_yscale("log")
             return f"{self.title_at(case)}, {case['pixels']} pixels: {_KINDS[kind]}"

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from shoal import GELU, ConvResNet, ReLU, build, empirical_kernel, kernel
-from shoal.reproductions.findings.conv_width import printed_gram
+from experiments.findings.widths import printed_gram
 
 
 def images(*shape, seed=0):

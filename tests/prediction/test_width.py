@@ -9,7 +9,7 @@ from scipy.optimize import brentq
 import shoal
 from oracles.known_law import normal
 from oracles.standard_errors import assert_near_mean
-from shoal.lab.descent import features
+from experiments.networks import features
 
 RELU = shoal.DEQ(shoal.ReLU(), recurrent_variance=0.2, input_variance=0.8)
 LAYER = shoal.FullyConnected((shoal.ReLU(),))

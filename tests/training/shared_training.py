@@ -12,8 +12,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 import shoal
 import shoal.core.processes
-from lab.small import Small
-from shoal.lab import Run, execute
 
 
 def data(samples: int = 13) -> tuple[torch.Tensor, torch.Tensor]:
@@ -151,7 +149,6 @@ def one_sided(rank: int, folder: str) -> list[str]:
     for attempt in (
         lambda: shoal.empirical_kernel(network("chain"), x),
         lambda: shoal.train(network("chain"), x, y, steps=1, step_size=0.01),
-        lambda: execute(Run(Small(), Path(folder), "cpu")),
         lambda: fit.predict(x),
         lambda: operator @ y,
     ):

@@ -3,20 +3,15 @@
 import random
 
 import pytest
+
+from experiments.experiment import registered
 from result_tables import committed
 from result_tables.results import summary
-
-from shoal.lab import registered
 
 RECORDS = {"-".join(name): kind() for name, kind in registered().items() if name in committed()}
 CLAIMING = [name for name, experiment in RECORDS.items() if experiment.claims(summary(name))]
 
-YES, CORRECTED, PART, NO = (
-    "reproduced",
-    "reproduced with correction",
-    "in part",
-    "not reproduced",
-)
+YES, CORRECTED, PART, NO = ("reproduced", "reproduced with correction", "in part", "not reproduced")
 VERDICTS = {
     "du2018-convergence": [YES],
     "du2018-depth": [YES],

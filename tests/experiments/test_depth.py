@@ -7,12 +7,11 @@ from scipy import stats
 from torch import Tensor, nn
 
 import shoal
-from shoal.lab import Result
-from shoal.reproductions.depth.networks import Stack
-from shoal.reproductions.depth.statistics import Interval, Setting, compared
-from shoal.reproductions.depth.study import DepthOfImages, DepthOfTasks, claims_of_images
-from shoal.reproductions.depth.tasks import task
-from shoal.reproductions.depth.training import Recipe, trained
+from experiments.depth.networks import Stack
+from experiments.depth.study import DepthOfImages, DepthOfTasks, claims_of_images
+from experiments.depth.tasks import task
+from experiments.depth.training import Interval, Recipe, Setting, compared, trained
+from experiments.experiment import Result
 
 CPU = torch.device("cpu")
 PLACES = {"none": (), "line": (7,), "chain": (7,), "grid": (4, 5)}
