@@ -1,6 +1,6 @@
 """Figures: their style, tables of panels, errors with the power laws that fit them."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 import matplotlib as mpl
@@ -101,6 +101,13 @@ def plain_numbers(axes: Axes, subs: tuple[float, ...] = (1.0, 2.0, 5.0)) -> None
     axes.yaxis.set_major_locator(LogLocator(subs=subs))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
     axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def draw_lines(axes: Axes, x: Any, rows: Mapping[str, Any], line: str = "o-", **look: Any) -> None:
+    """A line for each row of numbers, in a color of its own, with its label; ``x`` may be None."""
+    for (label, values), color in zip(rows.items(), COLORS, strict=False):
+        x = np.arange(len(values)) if x is None else x
+        axes.plot(x, values, line, **{"color": color, "label": label, "markersize": 4} | look)
 
 
 def draw_limit(axes: Axes, height: float, label: str | None = None, width: float = 1.2) -> None:

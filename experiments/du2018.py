@@ -70,7 +70,6 @@ class Setting(NamedTuple):
         return ConvResNet(activation, depth, residual_scale=residual.residual_scale)
 
     def limit(self, architecture: Network) -> float:
-        r"""$\lambda_0$, the least eigenvalue of the last layer's share in the limit of the NTK."""
         return _least(self, architecture)
 
 
@@ -144,14 +143,13 @@ class LinearConvergence(Experiment):
 
     def claims(self, summary):
         kept = min(value for key, value in summary.items() if key.endswith("_below_bound"))
-        claim = Claim(
+        yield Claim(
             "Linear convergence, three architectures",
             "loss ≤ (1 − ηλ_0/2)^k",
             f"kept by {100 * kept:.0f}% of the runs",
             SECTION,
             (Criterion("share of the runs below the bound at least 1", kept, least=1),),
         )
-        return (claim,)
 
     def plot(self, results):
         draws = {
@@ -231,14 +229,13 @@ class DepthEigenvalue(Experiment):
     def claims(self, summary):
         slopes = {name: summary[f"{name.lower()}_slope"] for name in ("ResNet", "convolutional")}
         resnet, other = (interval(summary, f"{name.lower()}_slope") for name in slopes)
-        claim = Claim(
+        yield Claim(
             "λ_0 falls like H^(−2) in ResNets",
             "−2",
             f"{resnet}; convolutional {other}",
             SECTION,
             each("{}: slope within 0.05 of −2", slopes, -2.05, -1.95),
         )
-        return (claim,)
 
     def plot(self, results):
         figure, (axes,) = new_row(5.6, 4.2, 1)

@@ -46,11 +46,9 @@ class Losses(MonitoredWidths):
     small = dict(datasets=("digits",), samples=100, tests=60, widths=(64, 128, 256), steps=40)
 
     def architecture(self, features: int) -> ImplicitNetwork:
-        """The network of the paper."""
         return ImplicitNetwork(self.gamma)
 
     def task(self, dataset: str) -> Task | None:
-        """Images of norm 1, and signs."""
         if dataset in self.optional:
             return None
         test = _images(dataset, "test", self.tests, self.seed)
@@ -151,11 +149,9 @@ class Concentration(GramWidth):
     small = dict(widths=tuple(4**k for k in range(3, 9)), draws=6, samples=12, features=24)
 
     def gram(self, x: Tensor, width: int, seed: int) -> Tensor:
-        """$G(0)$."""
         return _gram(x, feature_weights(x, width, seed))
 
     def limit(self, x: Tensor) -> Tensor:
-        r"""$G^\infty$."""
         return population(x)
 
 
@@ -231,7 +227,7 @@ class Stability(WidthDraws):
         """The eigenvalue within the radius, along the steepest way down."""
         least = min(value for key, value in summary.items() if key.endswith("steepest_least"))
         breaks = min(value for key, value in summary.items() if key.endswith("_breaks"))
-        claim = Claim(
+        yield Claim(
             "λ_min(G) ≥ λ_0/2 within the radius R",
             "½",
             f"at least {least:.2f}; below ½ first at {breaks:g} R",
@@ -239,7 +235,6 @@ class Stability(WidthDraws):
             (Criterion("least λ_min(G)/λ_0 within R at least ½", least, least=0.5),),
             remark="with much room",
         )
-        return (claim,)
 
     def plot(self, results):
         figure, (left, right) = new_row(9.6, 3.9)

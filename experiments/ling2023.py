@@ -47,11 +47,9 @@ class Losses(MonitoredWidths):
     )
 
     def architecture(self, features: int) -> DEQ:
-        """The DEQ of the paper."""
         return DEQ.ling2023(self.weight_variance, features)
 
     def task(self, dataset: str) -> Task:
-        r"""Points of norm $\sqrt d$, and labels."""
         return _task(dataset, self.samples, self.dimension, self.seed)
 
     def claims(self, summary):
@@ -110,7 +108,6 @@ class Concentration(GramWidth):
     small = dict(widths=(64, 128, 256, 512), draws=6, samples=12, features=24)
 
     def deq(self) -> DEQ:
-        """The DEQ of the paper."""
         return DEQ.ling2023(self.weight_variance, self.features)
 
     def inputs(self) -> Tensor:
@@ -118,12 +115,10 @@ class Concentration(GramWidth):
         return on_sphere(self.samples, self.features, self.seed)[0]
 
     def gram(self, x: Tensor, width: int, seed: int) -> Tensor:
-        """$G/m$."""
         z = features(network_for(self.deq(), x, width=width, seed=seed), x)
         return z @ z.T / width
 
     def limit(self, x: Tensor) -> Tensor:
-        """$K$."""
         return shoal.kernel(self.deq(), x).ck
 
 
@@ -222,7 +217,7 @@ class Depth(WidthDraws):
     def claims(self, summary):
         population, tied = summary["population_rate"], summary[f"{self.widths[-1]}_tied_rate"]
         predicted, bound = summary["population_rate_predicted"], summary["paper_rate"]
-        claim = Claim(
+        yield Claim(
             "Gram matrices converge in the depth",
             "σ_w^{2l}·l and (2√2σ_w)^l = 0.8^l",
             f"{population:.4f}^l and {tied:.3f}^l",
@@ -233,7 +228,6 @@ class Depth(WidthDraws):
             ),
             remark="faster; Theorem 5 holds for small depths only",
         )
-        return (claim,)
 
     def plot(self, results):
         titles = {

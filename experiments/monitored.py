@@ -11,7 +11,7 @@ from torch import Tensor
 
 import shoal
 from experiments.claims import Criterion
-from experiments.drawing import COLORS, Axes, draw_limit, draw_panels
+from experiments.drawing import Axes, draw_limit, draw_lines, draw_panels
 from experiments.experiment import Arrays, Experiment, Result, by_point, grid, matching
 from experiments.networks import network_for
 from shoal.architectures import Architecture
@@ -121,11 +121,10 @@ class MonitoredWidths(Experiment):
         def panel(axes: Axes, row: str, column: str) -> str:
             name, key = (row, column) if below else (column, row)
             label, limit = self.panels[key]
-            for width, color in zip(self.widths, COLORS, strict=False):
-                (result,) = matching(results, {"dataset": name, "width": width})
-                values = result.arrays[key]
-                steps = np.arange(len(values)) if key == "loss" else result.arrays["steps"]
-                axes.plot(steps, values, color=color, linewidth=1.4, label=f"width {width}")
+            found = matching(results, {"dataset": name})
+            rows = {f"width {r.point['width']}": r.arrays[key] for r in found}
+            steps = None if key == "loss" else found[0].arrays["steps"]
+            draw_lines(axes, steps, rows, "-", linewidth=1.4)
             if limit is not None:
                 draw_limit(axes, limit, width=1)
             axes.set_yscale("linear" if key == "norm" else "log")

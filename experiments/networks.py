@@ -57,7 +57,6 @@ class DEQs(Experiment):
         return title_of(self.activation(point))
 
     def deq(self, point: Point) -> DEQ:
-        """The DEQ of a point, not centered."""
         return DEQ(self.activation(point), self.recurrent_variance, self.input_variance)
 
 

@@ -11,7 +11,7 @@ from sphinx.environment import BuildEnvironment
 
 import shoal
 
-HIDDEN = {"cli", "reproductions"}  # their interface is the command line
+HIDDEN = {"cli"}  # its interface is the command line
 PACKAGES = sorted({module.name for module in iter_modules(shoal.__path__) if module.ispkg} - HIDDEN)
 
 INDEX = """# Reference

@@ -304,7 +304,7 @@ def _draw_center(
 ) -> None:
     """Accuracies of all networks with their intervals, below each other."""
     for one in found:
-        mean, low, high = (100 * value for value in one.accuracy)
+        mean, low, high = (100 * one.numbers[key] for key in ("mean", "low", "high"))
         color = _LINES["deq"] if one.network in ("deq", "free") else _LINES["plain2"]
         reach = [[mean - low], [high - mean]]
         place = -order.index(one.network)
@@ -336,17 +336,20 @@ def _draw_distances(axes: Axes, task: str, found: Sequence[Compared]) -> None:
 def _draw_axis(axes: Axes, axis: str, task: str, found: Sequence[Compared]) -> None:
     """Accuracies of a task against one thing that is varied, the center among it."""
     some = [one for one in found if one.axis == axis]
-    others = {one.value for one in some}
-    values: list[Any] = [CENTER[axis], *others]
-    if not isinstance(CENTER[axis], str):  # numbers by size
-        values = sorted(values)
+    values: list[Any] = [CENTER[axis], *{one.value for one in some}]
+    values = values if isinstance(CENTER[axis], str) else sorted(values)
     networks = [name for name in dict.fromkeys(one.network for one in some) if name in _LINES]
     for index, network in enumerate(networks):
         places = [place + 0.05 * (index - (len(networks) - 1) / 2) for place in range(len(values))]
-        mine = {o.value: o.accuracy for o in found if o.network == network and o.axis == axis}
-        mine[CENTER[axis]] = next(o.accuracy for o in found if o.network == network and not o.axis)
-        means = [100 * mine[value].mean for value in values]
-        errors = [100 * (mine[v].high - mine[v].mean) for v in values]
+        mine = {
+            one.value if one.axis else CENTER[axis]: one.numbers
+            for one in found
+            if one.network == network and one.axis in ("", axis)
+        }
+        means = [100 * mine[value]["mean"] for value in values]
+        errors = [
+            100 * mine[value]["high"] - mean for value, mean in zip(values, means, strict=True)
+        ]
         look = {"fmt": "o-", "markersize": 3, "linewidth": 1.2, "color": _LINES[network]}
         label = "DEQ" if network == "deq" else NETWORKS[network]
         # the legend keeps clear of caps, of bars alone it would not

@@ -3,7 +3,6 @@
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +19,6 @@ from experiments.networks import synchronize
 _BLOCK = 200  # samples that are evaluated at once
 _MOMENTS = (0.9, 0.99)
 _MOMENTUM = 0.9
-_BY_NETWORK = ("test", "places", "moved", "steps", "settled")
 
 
 class Recipe(NamedTuple):
@@ -131,59 +129,37 @@ class Setting(NamedTuple):
 CENTER = Setting()._asdict()
 
 
-class Interval(NamedTuple):
-    """A mean over seeds and its 95% interval, Student's."""
-
-    mean: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, values: Any) -> "Interval":
-        """From one value for each seed; without an interval if there is one seed only."""
-        values = np.asarray(values, dtype=np.float64)
-        count, mean = len(values), float(values.mean())
-        reach = 0.0
-        if count > 1:
-            error = float(values.std(ddof=1)) / math.sqrt(count)
-            reach = float(stats.t.ppf(0.975, count - 1)) * error
-        return cls(mean, mean - reach, mean + reach)
-
-
-@dataclass(frozen=True, eq=False)
-class Compared:
+class Compared(NamedTuple):
     """A network on a task in a setting, at the step size that validation samples chose.
 
-    ``gap`` is what it is better by than the DEQ of the same task and setting, seed by seed; nothing
-    of the DEQ itself. ``numbers``: ``seconds`` of training, for one network; ``latency``, seconds
-    for one sample; ``moved``, how far the input weights went, relative to where they began; of a
-    DEQ also ``steps``, mean applications of its cell, and ``settled``, the share of test samples
-    whose equilibrium was found to its tolerance.
+    ``numbers`` are the accuracy's mean over seeds with its 95% interval; ``gap_...``, what it is
+    better by than the DEQ of the same task and setting, seed by seed; ``seconds`` of training, for
+    one network; ``latency``, seconds for one sample; ``moved``, how far the input weights went,
+    relative to where they began; of a DEQ also ``steps``, mean applications of its cell, and
+    ``settled``, the share of test samples whose equilibrium was found to its tolerance. Times are
+    left out where they are NaN, of machines that others used.
     """
 
     task: str
     network: str
     axis: str  # what is varied, or nothing at the center
     value: float | str
-    accuracy: Interval  # on test samples
-    gap: Interval | None
     numbers: Mapping[str, float]
     places: Any  # accuracies by places, of all seeds
 
-    @property
-    def name(self) -> str:
-        """Task, network and what is varied, as the keys of summaries have it."""
-        return f"{self.task}_{self.network}" + (f"_{self.axis}{self.value}" if self.axis else "")
-
     def summary(self) -> dict[str, float]:
-        """All numbers; times are left out where they are NaN, of machines that others used."""
-        found = self.accuracy._asdict() | dict(self.numbers)
-        if self.gap is not None:
-            found |= named("gap", self.gap._asdict())
-        if not self.axis and self.places.shape[1] > 1:
-            near, far = np.array_split(self.places.mean(0), 2)
-            found |= {"near": near.mean(), "far": far.mean()}
-        return named(self.name, {k: value for k, value in found.items() if not math.isnan(value)})
+        """The numbers, with task, network and what is varied before their names."""
+        varied = f"_{self.axis}{self.value}" if self.axis else ""
+        return named(f"{self.task}_{self.network}{varied}", self.numbers)
+
+
+def student(values: Any) -> dict[str, float]:
+    """The mean of one value for each seed, and its 95% interval; one seed has none."""
+    count, mean, reach = len(values), float(np.mean(values)), 0.0
+    if count > 1:
+        error = float(np.std(values, ddof=1)) / math.sqrt(count)
+        reach = float(stats.t.ppf(0.975, count - 1)) * error
+    return {"mean": mean, "low": mean - reach, "high": mean + reach}
 
 
 def compared(results: Sequence[Result]) -> list[Compared]:
@@ -194,18 +170,24 @@ def compared(results: Sequence[Result]) -> list[Compared]:
     deqs = {setting: at["test"] for r, at, setting in rows if r.point["network"] == "deq"}
     found = []
     for (point, arrays), at, setting in rows:
-        axis = next((k for k, v in CENTER.items() if point[k] != v), "")
-        network = point["network"]
-        keys = ("moved", "steps", "settled") if network in ("deq", "free") else ("moved",)
-        numbers = {key: float(arrays[key]) for key in ("seconds", "latency")}
-        numbers |= {key: float(at[key].mean()) for key in keys}
-        gap = None if network == "deq" else Interval.of(at["test"] - deqs[setting])
-        what = point["task"], network, axis, point[axis] if axis else ""
-        found.append(Compared(*what, Interval.of(at["test"]), gap, numbers, at["places"]))
+        axis, network = next((k for k, v in CENTER.items() if point[k] != v), ""), point["network"]
+        numbers = student(at["test"])
+        numbers |= {key: float(arrays[key]) for key in ("seconds", "latency")}
+        for key in ("moved", "steps", "settled") if network in ("deq", "free") else ("moved",):
+            numbers[key] = float(at[key].mean())
+        if network != "deq":
+            numbers |= named("gap", student(at["test"] - deqs[setting]))
+        if not axis and at["places"].shape[1] > 1:
+            near, far = np.array_split(at["places"].mean(0), 2)
+            numbers |= {"near": near.mean(), "far": far.mean()}
+        numbers = {key: value for key, value in numbers.items() if not math.isnan(value)}
+        value = point[axis] if axis else ""
+        found.append(Compared(point["task"], network, axis, value, numbers, at["places"]))
     return found
 
 
 def _chosen(result: Result) -> dict[str, Any]:
     """The runs of every seed, at the step size that is best on validation samples."""
     best = int(result.arrays["validation"].mean(1).argmax())
-    return {key: result.arrays[key][best] for key in _BY_NETWORK}
+    keys = ("test", "places", "moved", "steps", "settled")
+    return {key: result.arrays[key][best] for key in keys}

@@ -9,7 +9,15 @@ import torch
 from torch import Tensor
 
 import shoal
-from experiments.drawing import COLORS, GRAY, Axes, draw_limit, draw_panels, logarithmic_axes
+from experiments.drawing import (
+    COLORS,
+    GRAY,
+    Axes,
+    draw_limit,
+    draw_lines,
+    draw_panels,
+    logarithmic_axes,
+)
 from experiments.experiment import Experiment, Result, by_point, experiment, grid, matching
 from experiments.monitored import kept, run_arrays
 from experiments.samples import on_sphere
@@ -73,7 +81,6 @@ class CertifiedTraining(Experiment):
         }
 
     def task(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Points and labels."""
         points = on_sphere(self.samples, self.features, self.seed)[0]
         return points.to(device), self.label * _signs(self.samples).to(device)
 
@@ -217,11 +224,10 @@ class RequiredWidths(Experiment):
     def plot(self, results):
         def panel(axes: Axes, network: str, setting: str) -> str:
             found = matching(results, {"network": network, "setting": setting})
-            for (key, label), color in zip(_KEYS.items(), COLORS, strict=False):
-                samples, widths = curve(found, "samples", key)
-                widths[np.isinf(widths)] = math.nan
-                axes.plot(samples, widths, "o-", color=color, markersize=4, label=label)
-            logarithmic_axes(axes, samples)
+            rows = {label: curve(found, "samples", key)[1] for key, label in _KEYS.items()}
+            rows = {label: np.where(np.isinf(row), np.nan, row) for label, row in rows.items()}
+            draw_lines(axes, self.samples, rows)
+            logarithmic_axes(axes, self.samples)
             return f"{_TITLES[network]}\n{_SETTINGS[setting].words}"
 
         size = 4.6 * len(self.settings) + 0.4, 3.1 * len(self.networks) + 0.5

@@ -207,7 +207,6 @@ class SphereError(Experiment):
         return plain | {f"gain{value:g}": (value, True) for value in self.gains}
 
     def deq(self, activation: str, variance: str) -> DEQ:
-        """The DEQ of a point."""
         phi = by_name(self.activations)[activation]
         value, is_gain = self._variances()[variance]
         return DEQ(phi, value / phi.lipschitz**2 if is_gain else value, self.input_variance)

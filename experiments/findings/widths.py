@@ -36,7 +36,6 @@ class WidthError(KernelErrors):
     small = dict(widths=(32, 64, 128, 256), draws=6, samples=16, features=32)
 
     def wide(self, point: Point) -> shoal.DEQ:
-        """The DEQ."""
         return self.architecture
 
     def plot(self, results):
@@ -71,7 +70,6 @@ class GroupError(KernelErrors):
         return grid("draw", "width", network=networks, width=self.widths, draw=draws)
 
     def wide(self, point: Point) -> shoal.Architecture:
-        """One of the architectures."""
         return self.architectures[point["network"]]
 
     def summarize(self, results):
@@ -115,7 +113,6 @@ class ConvWidthError(KernelErrors):
         return flat.view(self.samples, self.channels, self.pixels)
 
     def wide(self, point: Point) -> shoal.ConvResNet:
-        """The network."""
         return self.architecture
 
     def summarize(self, results):
@@ -129,7 +126,7 @@ class ConvWidthError(KernelErrors):
         """Finite networks approach the corrected matrix, not the printed one."""
         slope = f"{self.architecture.parameter_groups[-1]}_slope"
         asked = "upper end of the slope at most −0.25, half the rate"
-        claim = Claim(
+        yield Claim(
             "The Gram matrix of convolutional ResNets, Equation 6",
             "Equation 6",
             f"Equation 6 is {short(summary['printed_over_limit'], 3)} times the limit; finite "
@@ -138,7 +135,6 @@ class ConvWidthError(KernelErrors):
             (Criterion(asked, summary[f"{slope}_high"], most=-0.25),),
             corrected=True,
         )
-        return (claim,)
 
     def plot(self, results):
         figure, (axes,) = new_row(5.6, 4.6, 1)

@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
@@ -11,7 +11,7 @@ from torch import Tensor
 
 import shoal
 from experiments.claims import Claim, Criterion, each, short
-from experiments.drawing import COLORS, Axes, draw_panels
+from experiments.drawing import COLORS, Axes, draw_lines, draw_panels, logarithmic_axes
 from experiments.experiment import Point, Result, by_point, experiment, grid, matching
 from experiments.networks import (
     TITLES,
@@ -24,7 +24,7 @@ from experiments.networks import (
     synchronize,
 )
 from experiments.samples import image_samples
-from experiments.statistics import spread, z_scores
+from experiments.statistics import curve, spread, z_scores
 from shoal.activations import Activation
 from shoal.architectures import DEQ
 
@@ -299,13 +299,10 @@ class Times(DEQs):
         cases = grid(pixels=self.sizes, activation=self.names)
 
         def panel(axes: Axes, case: Point, kind: str) -> str:
-            for network, color in zip(self.networks, COLORS, strict=False):
-                found: Sequence[Result] = matching(results, {**case, "network": network})
-                values = [_UNITS[kind] * float(r.arrays[kind]) for r in found]
-                look = {"color": color, "markersize": 3, "label": _LABELS[network]}
-                axes.plot(self.widths, values, "o-", **look)
-            axes.set_xscale("log", base=2)
-            axes.set_yscale("log")
+            found = {n: matching(results, {**case, "network": n}) for n in self.networks}
+            rows = {_LABELS[n]: curve(own, "width", kind)[1] for n, own in found.items()}
+            draw_lines(axes, self.widths, {n: _UNITS[kind] * row for n, row in rows.items()})
+            logarithmic_axes(axes, self.widths)
             return f"{self.title_at(case)}, {case['pixels']} pixels: {_KINDS[kind]}"
 
         size = 11.0, 2.6 * len(cases) + 0.5

@@ -166,7 +166,7 @@ class _EquivalentError(SampleSizes):
         slopes = [summary[f"{name}_slope"] for name in names]
         highest = max(summary[f"{name}_slope_high"] for name in names)
         errors = [100 * summary[f"{name}_error"] for name in names]
-        claim = Claim(
+        yield Claim(
             f"Errors of {self.kind.upper()} equivalents fall with n",
             "a figure; the theorem says n^(−1/2)",
             f"slopes {signed(max(slopes))} to {signed(min(slopes))}, "
@@ -175,7 +175,6 @@ class _EquivalentError(SampleSizes):
             (Criterion("upper ends of all slopes' intervals at most −0.5", highest, most=-0.5),),
             corrected=True,
         )
-        return (claim,)
 
     def plot(self, results):
         titles = {"paper": "the form of Ling 2024", "norms": "the form with norms"}
@@ -261,7 +260,7 @@ class DesignError(SampleSizes):
     def claims(self, summary):
         designs = {"ReLU": "relu_ck_leaky_relu_slope", "Tanh": "tanh_ck_hard_tanh_slope"}
         ends = {name: summary[f"{key}_high"] for name, key in designs.items()}
-        claim = Claim(
+        yield Claim(
             "Errors of designed networks fall with n",
             "a figure; the examples say n^(−1/2)",
             ", ".join(f"{name} {interval(summary, key)}" for name, key in designs.items()),
@@ -269,7 +268,6 @@ class DesignError(SampleSizes):
             each("{}: upper end of the slope at most −0.5", ends, most=-0.5),
             corrected=True,
         )
-        return (claim,)
 
     def plot(self, results):
         figure, (left, *panels) = new_row(13.0, 4.4, 3)

@@ -123,14 +123,12 @@ class MixtureSpectra(Spectra):
     small = dict(samples=160, features=200, width=512, trials=1)
 
     def columns(self) -> Sequence[Point]:
-        """The first trial."""
         return [{"trial": 0}]
 
     def points(self):
         return grid("trial", activation=self.names, trial=range(self.trials))
 
     def sample(self, point: Point, seed: int) -> Sample:
-        """One of the mixture."""
         mixture = shoal.GaussianMixture.ling2024(self.features)
         return Sample(*mixture.sample(self.samples, seed), mixture)
 
@@ -177,14 +175,12 @@ class ImageSpectra(Spectra):
     )
 
     def columns(self) -> Sequence[Point]:
-        """The preprocessings."""
         return grid(preprocessing=self.preprocessings)
 
     def points(self):
         return grid("preprocessing", activation=self.names, preprocessing=self.preprocessings)
 
     def sample(self, point: Point, seed: int) -> Sample:
-        """The images, as many of each digit."""
         chosen = self.dataset, "train", self.samples, self.seed, self.digits, torch.float64
         x, labels = image_pair(*chosen)
         return Sample(PREPROCESSINGS[point["preprocessing"]](x.flatten(1)), labels)
@@ -204,7 +200,7 @@ class _EquivalentSpectra(Spectra):
     def claims(self, summary):
         place, way, decimals, more, remark = self.claimed
         found = {name: summary[f"{name}_{way}exact_paper"] for name in self.printed}
-        claim = Claim(
+        yield Claim(
             f"Error of the {self.kind.upper()} equivalents: ReLU, Tanh, {place}",
             ", ".join(f"{value:.2f}" for value in self.printed.values()),
             ", ".join(format(value, decimals) for value in found.values()) + more,
@@ -212,7 +208,6 @@ class _EquivalentSpectra(Spectra):
             near_printed(found, self.printed),
             remark=remark,
         )
-        return (claim,)
 
     def compare(self, deq: DEQ, sample: Sample, seed: int) -> Mapping[str, Any]:
         """Errors with exact and estimated kernels, the noise of the estimate, and eigenvalues.
@@ -367,7 +362,7 @@ class _DesignSpectra(Spectra):
             name: max(v for k, v in summary.items() if k.startswith(name) and k.endswith("_exact"))
             for name in self.printed
         }
-        claim = Claim(
+        yield Claim(
             f"Error of the designs: ReLU, Tanh, {place}",
             ", ".join(f"{value:.2f}" for value in self.printed.values()),
             ", ".join(short(summary[f"{name}_{way}exact"]) for name in self.printed),
@@ -379,7 +374,6 @@ class _DesignSpectra(Spectra):
             corrected=True,
             remark="nearer than printed, which has the size of random networks' noise",
         )
-        return (claim,)
 
     def draw(self, axes: Axes, arrays: Arrays) -> None:
         """Densities of the eigenvalues of both exact kernels, and of both estimates."""

@@ -9,17 +9,11 @@ import torch
 from scipy import stats
 
 import shoal
-from experiments.findings.kernels import SpectrumError, SphereError, _distance, _spike_error
+from experiments.findings.kernels import SpectrumError, _distance, _spike_error
 from experiments.findings.recovery import Recovery, posterior
 from experiments.findings.regression import Regression
 from experiments.ling2024.sizes import CKError, DesignError, NTKError
-from experiments.ling2024.spectra import (
-    PREPROCESSINGS,
-    CKSpectra,
-    DesignSpectra,
-    NTKSpectra,
-    estimated_kernels,
-)
+from experiments.ling2024.spectra import CKSpectra, DesignSpectra, NTKSpectra
 
 CPU = torch.device("cpu")
 RELU, TANH = (shoal.ReLU(),), (shoal.Tanh(),)
@@ -52,27 +46,6 @@ def test_errors_are_those_of_dense_matrices(kind: type[Any]) -> None:
         assert found[f"{prefix}norms"] == pytest.approx(error / np.linalg.norm(exact, 2), rel=1e-6)
 
 
-@pytest.mark.thorough
-def test_estimates_approach_the_exact_kernels_with_the_width() -> None:
-    deq = shoal.centered(shoal.DEQ(shoal.Swish(), 0.2, 0.8), tau0=1.0)
-    x = torch.randn(12, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    x = torch.nn.functional.normalize(x)
-    exact = shoal.kernel(deq, x, trainable={"readout", "recurrent"})
-    errors = []
-    for width in (256, 4096):
-        draws = [estimated_kernels(deq, x, width=width, seed=seed) for seed in range(3)]
-        errors.append(
-            [
-                np.mean([float((a - b).norm() / b.norm()) for a in kernels])
-                for kernels, b in zip(zip(*draws, strict=True), exact, strict=True)
-            ]
-        )
-    narrow, wide = np.array(errors)
-    # entries have the noise of m products of about the diagonal's size; the diagonal is most of it
-    assert np.all(wide < 1.5 * np.sqrt(len(x) / 4096))
-    assert np.all((narrow / wide > 2.5) & (narrow / wide < 6.5))  # the root of 16 is 4
-
-
 @pytest.mark.parametrize("kind", [CKSpectra, NTKSpectra])
 def test_most_of_an_estimated_error_is_noise(kind: type[Any], quick_run) -> None:
     _, results, summary = quick_run(kind)
@@ -85,17 +58,6 @@ def test_most_of_an_estimated_error_is_noise(kind: type[Any], quick_run) -> None
     # Weyl: eigenvalues differ by no more than matrices do
     shifts = np.abs(arrays["exact"] - arrays["equivalent"])
     assert shifts.max() <= summary["relu_exact_paper"] * (1 + 1e-6)
-
-
-def test_preprocessings_are_what_they_are_called() -> None:
-    x = torch.rand(40, 9, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    ways = {name: way(x) for name, way in PREPROCESSINGS.items()}
-    assert torch.allclose(3 * ways["pixels"], x)
-    for name in ("scaled", "centered"):
-        assert float(ways[name].square().sum(1).mean()) == pytest.approx(1)
-    for name in ("unit", "centered-unit"):
-        assert torch.allclose(ways[name].norm(dim=1), torch.ones(40).double())
-    assert float(ways["centered"].mean(0).abs().max()) < 1e-14
 
 
 def test_errors_of_designs_fall(quick_run) -> None:
@@ -139,17 +101,6 @@ def test_differences_of_estimates_are_noise(quick_run) -> None:
     shifts = np.abs(arrays["deq_eigenvalues"] - arrays["design_eigenvalues"])
     assert shifts.max() <= summary["relu_exact"] * (1 + 1e-6)
     assert "relu_printed" not in summary  # which is for the paper's setting
-
-
-@pytest.mark.thorough
-def test_designs_on_the_sphere(compute) -> None:
-    experiment = SphereError((shoal.Swish(),), variances=(), gains=(0.99,), cosines=5)
-    steepest = experiment.deq("swish", "gain0.99").recurrent_variance
-    assert steepest == pytest.approx(0.99 / 1.0998394**2, rel=1e-6)
-    summary = experiment.summarize(compute(experiment))
-    for kind in ("ck", "ntk"):
-        assert summary[f"swish_gain0.99_{kind}_inner"] < 1e-9
-        assert summary[f"swish_gain0.99_{kind}_anywhere"] < 1e-8
 
 
 def test_limits_predict_the_eigenvalues(quick_run) -> None:

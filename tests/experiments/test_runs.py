@@ -62,7 +62,7 @@ def test_experiments_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == len(registered()) == 33
-    assert any(line.startswith("ling2024 figure3") and "960 points" in line for line in lines)
+    assert any(line.startswith("ling2024 figure3") and "1680 points" in line for line in lines)
 
 
 def test_a_figure_is_run_and_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -163,7 +163,7 @@ def test_seeds_and_folders_belong_to_configurations(tmp_path: Path) -> None:
 
 def public(package: str) -> set[str]:
     """The names that a package of shoal exports."""
-    return set(importlib.import_module(package).__all__)
+    return {*importlib.import_module(package).__all__, "__version__"}
 
 
 def test_experiments_import_public_names_alone() -> None:

@@ -1,31 +1,28 @@
 """Experiments that train networks, on digits and random points; no files are needed."""
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from scipy import stats
-from sklearn.datasets import load_digits
 
 import shoal
 from experiments import gao2022, ling2023
 from experiments.experiment import Result, seed_of
 from experiments.findings.certificates import CertifiedTraining, RequiredWidths
 from experiments.findings.training import PredictedTraining, TrainingCurves
-from experiments.ling2024.networks import Accuracies, Times
+from experiments.ling2024.networks import Accuracies
 from experiments.networks import (
     accuracy,
     features,
     full_batch,
     make,
-    mini_batches,
     ridge_readout,
     rival,
     wide_kernels,
 )
-from experiments.samples import image_samples, parted, unit_inputs
+from experiments.samples import parted, unit_inputs
 from experiments.statistics import spread, z_scores
 from oracles.standard_errors import assert_near_mean
 
@@ -60,14 +57,6 @@ def test_full_batches_are_gradient_descent() -> None:
     assert torch.allclose(done.outputs[1], twin(watched) - shift, atol=1e-10)
 
 
-def test_a_batch_of_all_samples_is_a_full_batch() -> None:
-    x, y = unit_inputs(7, 3, 0), unit_inputs(7, 2, 0)
-    net, twin = (make(rival("naive", TANH), x, width=32, out_features=2, seed=1) for _ in range(2))
-    mini_batches(net, x, y, step_size=0.3, momentum=0.0, batch=10, steps=3, seed=0)
-    full_batch(twin, x, y, step_size=0.3, steps=(3,), from_zero=False)
-    assert torch.allclose(net(x), twin(x), atol=1e-12)
-
-
 @pytest.mark.parametrize("name", ["deq", "naive"])
 def test_readouts_are_those_of_ridge_regression(name: str) -> None:
     x, y = unit_inputs(40, 6, 0), unit_inputs(40, 3, 0)
@@ -90,18 +79,6 @@ def test_z_scores_are_those_of_welch() -> None:
     expected = stats.ttest_ind(first, second, equal_var=False).statistic
     assert z_scores(rows[0], rows[1], "loss") == pytest.approx(expected)
     assert spread(rows[0][:1], "loss")[1].tolist() == [0, 0, 0]
-
-
-def test_images_have_norm_one_and_one_hot_targets() -> None:
-    x, y, labels = image_samples("digits", "train", 50, torch.float32, CPU)
-    assert torch.allclose(x.norm(dim=1), torch.ones(50))
-    assert torch.equal(y.argmax(1), labels)
-    pixels = torch.as_tensor(load_digits().data[:50])
-    moved = torch.nn.functional.normalize(pixels - pixels.mean(0))
-    centered = image_samples("digits", "train", 50, torch.float64, CPU, center=True)
-    assert torch.allclose(centered.x, moved)
-    with pytest.raises(ValueError, match="digits must have 5000 images to train with, it has 1437"):
-        image_samples("digits", "train", 5000, torch.float32, CPU)
 
 
 def test_parallel_samples_are_parted_and_others_stay() -> None:
@@ -131,16 +108,6 @@ def test_a_design_trains_like_its_deq(compute) -> None:
     assert all(summary[f"digits_tanh_{n}_512_off"] < 0.1 for n in experiment.networks)
 
 
-def test_predicted_losses_are_half_mean_squares() -> None:
-    experiment = replace(TrainingCurves.quick(), activations=(shoal.Tanh(),), networks=("deq",))
-    point = experiment.points()[0]
-    loss = experiment.compute(point, seed=0, device=CPU)["loss"]
-    assert loss[0] == pytest.approx(0.5)
-    x, y, _ = experiment.data(point, torch.float64, CPU)
-    left = y - experiment.step_size / len(y) * shoal.kernel(TANH, x).ntk @ y
-    assert loss[1] == pytest.approx(float(left.square().sum()) / (2 * len(y)))
-
-
 def test_gaps_from_predictions_fall_with_the_width(compute) -> None:
     experiment = replace(
         PredictedTraining.quick(), activations=(shoal.Tanh(),), widths=(32, 512), steps=(1, 6)
@@ -159,11 +126,6 @@ def test_accuracies(quick_run) -> None:
     assert all(0.5 < float(result.arrays["test"]) < 1 for result in results)
     for network in ("deq", "moments", "naive"):
         assert summary[f"readout_tanh_digits_{network}_128"] > 0.8
-
-
-def test_times(quick_run) -> None:
-    _, _, summary = quick_run(Times)
-    assert all(value > 0 for value in summary.values())
 
 
 def test_wider_deqs_train_faster_and_stay_contractions(quick_run) -> None:
@@ -232,16 +194,6 @@ def test_a_proved_certificate_is_kept_and_refusals_have_their_reasons(quick_run)
         assert not arrays["kept_gain"]
     assert bool(np.all(gain["loss"][1:] < gain["loss"][:-1]))
     assert not equilibrium["kept_equilibrium"]
-
-
-def test_the_bound_is_that_of_the_certificate() -> None:
-    experiment = replace(CertifiedTraining.quick(), width=128, samples=2, steps=4)
-    arrays: Any = experiment.compute({"case": "certified"}, seed=0, device=CPU)
-    x, y = experiment.task(CPU)
-    answer = shoal.certify(experiment.network("certified", CPU), x, y)
-    assert answer.rate is not None
-    expected = float(arrays["loss"][0]) * answer.rate ** np.arange(5)
-    assert arrays["bound"] == pytest.approx(expected, rel=1e-9)
 
 
 def test_theory_asks_for_more_than_certificates_and_they_for_more_than_experience(

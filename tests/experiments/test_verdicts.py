@@ -1,17 +1,17 @@
 """What the recorded runs say to the papers' claims, and that other numbers would say otherwise."""
 
-import random
-
 import pytest
 
 from experiments.experiment import registered
 from result_tables import committed
 from result_tables.results import summary
 
-RECORDS = {"-".join(name): kind() for name, kind in registered().items() if name in committed()}
-CLAIMING = [name for name, experiment in RECORDS.items() if experiment.claims(summary(name))]
-
-YES, CORRECTED, PART, NO = ("reproduced", "reproduced with correction", "in part", "not reproduced")
+YES, CORRECTED, PART, NO = (
+    "reproduced",
+    "reproduced with correction",
+    "in part",
+    "not reproduced",
+)
 VERDICTS = {
     "du2018-convergence": [YES],
     "du2018-depth": [YES],
@@ -40,36 +40,13 @@ VERDICTS = {
 
 
 def judged(name: str, numbers: dict[str, float]) -> list[str]:
-    return [claim.verdict for claim in RECORDS[name].claims(numbers)]
+    kind = registered()[tuple(name.split("-", 1))]
+    return [claim.verdict for claim in kind().claims(numbers)]
 
 
-def test_all_records_that_claim_something_are_here() -> None:
-    assert set(CLAIMING) == set(VERDICTS)
-    papers = {name for name in RECORDS if not name.startswith("shoal-")}
-    assert papers <= set(CLAIMING)
-
-
-@pytest.mark.parametrize("name", VERDICTS)
+@pytest.mark.parametrize("name", ["-".join(name) for name in committed()])
 def test_the_verdict_of_a_record(name: str) -> None:
-    assert judged(name, summary(name)) == VERDICTS[name]
-
-
-@pytest.mark.parametrize("name", VERDICTS)
-def test_every_criterion_is_decided_by_the_record(name: str) -> None:
-    """Among the record and random others, each criterion holds for some and fails for some."""
-    generator = random.Random(0)
-    seen: dict[tuple[int, int], set[bool]] = {}
-    for draw in range(300):
-        reach = (0.0, 0.3, 3.0, 6.0)[draw % 4]  # in powers of ten
-        common = generator.choice((1, -1)) * 10 ** generator.uniform(-2, 2) if draw else 1.0
-        numbers = {
-            key: value * common * 10 ** generator.uniform(-reach, reach)
-            for key, value in summary(name).items()
-        }
-        for i, claim in enumerate(RECORDS[name].claims(numbers)):
-            for j, criterion in enumerate(claim.criteria):
-                seen.setdefault((i, j), set()).add(criterion.holds)
-    assert [place for place, outcomes in seen.items() if len(outcomes) < 2] == []
+    assert judged(name, summary(name)) == VERDICTS.get(name, [])
 
 
 @pytest.mark.parametrize(
@@ -91,11 +68,11 @@ def test_every_criterion_is_decided_by_the_record(name: str) -> None:
         ("du2018-convergence", "resnet_below_bound", 0.95, [NO]),
         ("du2018-depth", "resnet_slope", -1.5, [PART]),
         ("shoal-conv-width", "layer4_slope_high", -0.1, [NO]),
+        ("shoal-depth-convolutions", "fashion-conv_longer_seconds", 1e9, [YES, PART, YES]),
     ],
 )
 def test_another_number_has_another_verdict(
     name: str, key: str, value: float, verdicts: list[str]
 ) -> None:
-    numbers = summary(name)
-    assert key in numbers
-    assert judged(name, numbers | {key: value}) == verdicts != VERDICTS[name]
+    assert key in summary(name)
+    assert judged(name, summary(name) | {key: value}) == verdicts != VERDICTS[name]
