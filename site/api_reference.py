@@ -11,7 +11,7 @@ from sphinx.environment import BuildEnvironment
 
 import shoal
 
-HIDDEN = {"app", "reproductions"}  # their interface is the command line
+HIDDEN = {"app"}  # their interface is the command line
 PACKAGES = sorted({module.name for module in iter_modules(shoal.__path__) if module.ispkg} - HIDDEN)
 
 INDEX = """# Reference

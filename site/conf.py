@@ -12,6 +12,7 @@ sys.path.insert(0, str(ROOT / "site"))
 
 import api_reference  # noqa: E402  (these three lie beside this file)
 import formulas  # noqa: E402
+
 import gallery  # noqa: E402
 
 project = html_title = "shoal"

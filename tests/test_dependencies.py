@@ -38,8 +38,6 @@ LIBRARY: dict[str, set[str]] = {
 
 # These may import the whole library, and shoal itself; no part of the library imports them.
 APPLICATIONS: dict[str, set[str]] = {
-    "lab": set(),
-    "reproductions": {"lab"},  # the registry finds them: nothing imports them
     "app": set(),
     "__main__": {"app"},
 }
@@ -156,9 +154,6 @@ def test_branches_stay_apart(package: str, others: set[str]) -> None:
         ),
         ("convergence/a.py", "from shoal.app import x", "convergence must not import app"),
         ("__init__.py", "from shoal.app import cli", "shoal must not import app"),
-        ("__init__.py", "from .lab import run", "shoal must not import lab"),
-        ("lab/registry.py", "from shoal.reproductions import x", "must not import reproductions"),
-        ("app/a.py", "import shoal.reproductions.du2018", "app must not import reproductions"),
         ("whales/a.py", "", "shoal.whales is in no table"),
     ],
 )

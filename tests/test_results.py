@@ -5,10 +5,9 @@ import re
 from pathlib import Path
 
 import pytest
-from result_tables import EXPERIMENTS_NOT_RUN, PAGES, committed, rendered
 
-from shoal.core.fields import plain
-from shoal.lab import registered
+from experiments.experiment import plain, registered
+from result_tables import EXPERIMENTS_NOT_RUN, PAGES, committed, rendered
 
 # Records of runs that are smaller than the experiment's full size, as their section says.
 SMALLER = {("shoal", "training"): {"trials": [5, 3, 2]}}

@@ -1,37 +1,31 @@
 """Take a run into the documentation: ``python -m result_tables.add FOLDER ...``.
 
-Its record goes to docs/results, without the times of single points and with numbers of five
-digits, and its figure to docs/images.
+Its record goes to docs/results, with numbers of five digits, and its figure to docs/images.
 """
 
 import json
+import shutil
 import sys
 from pathlib import Path
-from typing import Any
 
+from experiments.experiment import find, plain
 from result_tables.results import RESULTS
-from shoal.lab import collect, find
 
 IMAGES = RESULTS.parent / "images"
-KEPT = ("title", "identity", "wall_seconds", "summary", "sessions")
 
 
 def add(folder: Path) -> None:
-    """Write the two files of one run.
-
-    Raises:
-        ValueError: If the run is not one of the experiment at its full size.
-    """
-    record: dict[str, Any] = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    """Write the two files of one run, which must be of the experiment at its full size."""
+    record = json.loads((folder / "run.json").read_text(encoding="utf-8"))
     paper, figure = record["identity"]["experiment"]
-    experiment = find(paper, figure)[0]()
-    results = collect(experiment, folder)
-    summary = experiment.summarize(results)
-    record["summary"] = {key: float(f"{value:.5g}") for key, value in summary.items()}
-    kept = {key: record[key] for key in KEPT}
-    text = json.dumps(kept, indent=1) + "\n"
+    if record["identity"]["configuration"] != json.loads(
+        json.dumps(plain(find(paper, figure)[0]()))
+    ):
+        raise ValueError(f"{folder} must hold a run at full size")
+    record["summary"] = {key: float(f"{value:.5g}") for key, value in record["summary"].items()}
+    text = json.dumps(record, indent=1) + "\n"
     (RESULTS / f"{paper}-{figure}.json").write_text(text, encoding="utf-8")
-    experiment.plot(results).savefig(IMAGES / f"{paper}_{figure}.png")
+    shutil.copy(folder / "figure.png", IMAGES / f"{paper}_{figure}.png")
 
 
 for place in sys.argv[1:]:

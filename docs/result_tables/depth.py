@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
+from experiments.claims import short
+from experiments.depth.study import NETWORKS, TASKS
+from experiments.experiment import find
 from result_tables.results import Row, signed, summary, table
-from shoal.lab import find
-from shoal.lab.formatting import short
-from shoal.reproductions.depth.figures import NETWORKS, TASKS
 
 __all__: list[str] = []
 

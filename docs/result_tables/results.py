@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from shoal.lab.formatting import interval, short, signed
+from experiments.claims import interval, short, signed
 
 __all__ = [
     "EXPERIMENTS_NOT_RUN",

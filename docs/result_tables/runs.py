@@ -3,8 +3,8 @@
 import re
 from collections.abc import Iterator
 
+from experiments.experiment import registered
 from result_tables.results import EXPERIMENTS_NOT_RUN, RESULTS, Row, committed, record, table
-from shoal.lab import registered
 
 __all__: list[str] = []
 
@@ -37,7 +37,7 @@ def run(*names: str) -> Iterator[Row]:
         command = " ".join(found["identity"]["experiment"])
         points = sum(session["computed"] for session in found["sessions"])
         yield (
-            f"`shoal reproduce {command}`",
+            f"`python -m experiments {command}`",
             f"{points} points",
             _machine(name),
             _time(found["wall_seconds"]),
@@ -57,7 +57,7 @@ def experiments() -> Iterator[Row]:
             full = f"[{time}, {_machine(stem)}]({sections[stem]})"
         else:
             full = EXPERIMENTS_NOT_RUN[name]
-        yield f"`shoal reproduce {' '.join(name)}`", experiment.title, full
+        yield f"`python -m experiments {' '.join(name)}`", experiment.title, full
 
 
 def _sections() -> dict[str, str]:

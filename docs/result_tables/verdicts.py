@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
+from experiments.claims import Claim, short
+from experiments.experiment import registered
 from result_tables.results import Row, committed, summary, table
-from shoal.lab import Claim, registered
-from shoal.lab.formatting import short
 
 __all__ = ["claims"]
 

@@ -1,0 +1,79 @@
+"""``python -m experiments``: list the experiments, and run them."""
+
+import argparse
+import sys
+from pathlib import Path
+
+import torch
+
+from experiments.claims import short
+from experiments.experiment import Experiment, find, registered
+from experiments.runner import Run
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """List the experiments, or run those of a paper, or one of its figures.
+
+    Points that are finished are not computed again: what was interrupted goes on.
+    """
+    parser = argparse.ArgumentParser("python -m experiments", description=main.__doc__)
+    parser.add_argument("paper", nargs="?", help="without it, experiments are listed")
+    parser.add_argument("figure", nargs="?", help="such as figure1; without it, all of the paper")
+    parser.add_argument("--quick", action="store_true", help="a size that takes seconds")
+    parser.add_argument("--output", type=Path, default=Path("results"), metavar="FOLDER")
+    parser.add_argument("--jobs", type=int, default=1, help="how many processes compute points")
+    parser.add_argument("--threads", type=int, default=1, help="of each process")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    given = parser.parse_args(arguments)
+    if min(given.jobs, given.threads) < 1:
+        parser.error(f"--jobs and --threads must be at least 1, got {given.jobs}, {given.threads}")
+    if given.paper is None:
+        for (paper, figure), kind in registered().items():
+            print(f"{paper + ' ' + figure:26}{len(kind().points()):5} points   {kind.title}")
+        return 0
+    try:
+        kinds = find(given.paper, given.figure)
+        torch.empty(0, device=given.device)
+        given.output.mkdir(parents=True, exist_ok=True)
+        (given.output / ".writable").touch()
+        (given.output / ".writable").unlink()
+    except (ValueError, OSError, RuntimeError, AssertionError) as error:
+        parser.error(str(error).partition("\n")[0])
+    failed = 0
+    for kind in kinds:
+        one = kind.quick() if given.quick else kind()
+        run = Run(one, given.output, given.device, given.threads)
+        try:
+            run.execute(given.jobs, _tell)
+        except Exception as error:  # the others may have what this one lacks
+            if given.figure is not None and not isinstance(error, OSError | ValueError):
+                raise
+            print(f"Error: {' '.join(one.name)}: {type(error).__name__}: {error}", file=sys.stderr)
+            failed = 1
+        else:
+            _show(one, run)
+    return failed
+
+
+def _tell(done: int, count: int) -> None:
+    if sys.stderr.isatty():
+        print(f"\r{done} of {count} points", end="\n" if done == count else "", file=sys.stderr)
+
+
+def _show(one: Experiment, run: Run) -> None:
+    """The numbers, the claims if the run has the full size, and where the files are."""
+    print(f"{' '.join(one.name)}: {one.title}")
+    summary = run.record["summary"]
+    for name, value in summary.items():
+        print(f"  {name:50} {value:.5g}")
+    for claim in one.claims(summary) if one == type(one)() else ():
+        print(
+            f"  {claim.statement}\n    printed {claim.printed}; here {claim.ours}: {claim.verdict}"
+        )
+        for asked in claim.criteria:
+            print(f"    {asked.asked}: {short(asked.value, 3)}, {'yes' if asked.holds else 'no'}")
+    print(f"  {run.folder / 'run.json'}, figure.png")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

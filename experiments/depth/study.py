@@ -1,0 +1,361 @@
+"""When depth at equilibrium pays: DEQs beside networks without one, one thing varied at a time."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+import shoal
+from experiments.claims import Claim, Criterion, each, signed
+from experiments.depth.networks import Stack
+from experiments.depth.tasks import Task, flattened, task
+from experiments.depth.training import (
+    CENTER,
+    Compared,
+    Recipe,
+    Setting,
+    compared,
+    measured,
+    trained,
+)
+from experiments.drawing import COLORS, GRAY, Axes, Figure
+from experiments.experiment import Experiment, experiment
+from shoal.activations import Activation
+
+SECTION = "When depth pays"
+_EQUAL = 0.01  # of accuracy: what is no worse by more counts as good
+_ACTIVATIONS: dict[str, Activation] = {"tanh": shoal.Tanh(), "relu": shoal.ReLU()}
+_DESIGNS = {"ntk-design": "sphere", "moments-design": "moments"}
+_FAST = ("deq", "unrolled3", "plain2", "plain1")
+_ALL = ("deq", "unrolled10", "unrolled3", "longer", "plain3", "plain2", "plain1")
+NETWORKS = {
+    "deq": "DEQ, gain at most 0.9",
+    "free": "DEQ, unbounded",
+    "unrolled10": "unrolled 10",
+    "unrolled3": "unrolled 3",
+    "plain3": "plain, 3 layers",
+    "plain2": "plain, 2 layers",
+    "longer": "plain, 2 layers, trained longer",
+    "plain1": "plain, 1 layer",
+    "ntk-design": "NTK design",
+    "moments-design": "NTK design by moments",
+    "flattened": "plain, sees all places",
+}
+TASKS = {
+    "fashion": "Fashion-MNIST",
+    "cifar": "CIFAR-10, a part",
+    "mnist": "MNIST",
+    "fashion-conv": "Fashion-MNIST, convolutional",
+    "cifar-conv": "CIFAR-10, a part, convolutional",
+    "digits": "digits",
+    "digits-conv": "digits, convolutional",
+    "diabetes": "diabetes",
+    "cancer": "breast cancer",
+    "sequence": "sequence",
+    "graph": "graph",
+}
+
+
+class DepthStudy(Experiment):
+    r"""Test accuracies of DEQs and of networks without an equilibrium, trained alike.
+
+    All have $z_1 = \varphi(U x)$. ``plain1`` to ``plain3`` are ordinary networks of one to three
+    layers; ``plain2`` has as many parameters as the DEQ, and ``longer`` is ``plain2`` trained for
+    more epochs, as time allows that the DEQ takes. ``unrolled3`` and ``unrolled10`` are the DEQ
+    cut to so many applications, trained through them; ``free`` is the DEQ without a bound,
+    which takes its time and is trained on tables, the sequence and the graph only.
+    ``ntk-design`` and ``moments-design`` are the designs of the DEQ's NTK for inputs of norm one,
+    of states without neighbors. ``flattened`` is ``plain2`` that sees all places at once.
+
+    Every point trains all seeds at several step sizes; that with the best mean accuracy on
+    validation samples counts. Seeds differ in weights, samples and the order of batches. A DEQ's
+    gain, the norm of its recurrent weights, is kept at most what it was.
+    """
+
+    tasks: tuple[str, ...] = ()  # at whose center everything is compared
+    varied: tuple[str, ...] = ()  # on which one thing after the other is varied
+    samples: int = 1000  # to learn from
+    width: int = 64  # of networks on places without neighbors,
+    channels: int = 16  # and with them
+    seeds: int = 5
+    adam: tuple[float, ...] = (0.01, 0.03, 0.1)  # step sizes
+    sgd: tuple[float, ...] = (0.3, 1.0, 3.0)
+    steps: int = 400
+    longer: int = 4  # times as many steps for "longer"
+    batch: int = 32
+    length: int = 20  # of sequences and chains
+    gains: tuple[float, ...] = (0.2, 0.5, 0.99)  # besides 0.9
+    scales: tuple[float, ...] = (0.5, 2.0)  # of the width
+    readouts: tuple[float, ...] = (0.1, 4.0)  # small ones need features to move, large ones do not
+    tolerance: float = 1e-4  # of the DEQs' equilibria, relative to the state
+    most: int = 100  # applications of a DEQ's cell
+
+    def points(self):
+        """The centers of all tasks first, then what is varied with those whom it concerns."""
+        axes: dict[str, Sequence[Any]] = {"scale": self.scales, "gain": self.gains}
+        axes |= {"activation": ("relu",), "readout": self.readouts, "optimizer": ("sgd",)}
+        cases = [(name, Setting(), _ALL) for name in self.tasks] + [
+            (name, Setting(**{axis: value}), ("deq", "unrolled10") if axis == "gain" else _FAST)
+            for axis, values in axes.items()
+            for value in values
+            for name in self.varied
+        ]
+        return [
+            {"task": name, "network": network, **setting._asdict()}
+            for name, setting, networks in cases
+            for network in (*networks, *self.own(name, setting))
+        ]
+
+    def own(self, name: str, setting: Setting) -> tuple[str, ...]:
+        """Networks that only some tasks have."""
+        if name == "sequence":
+            return ("flattened",) if setting == Setting() else ()
+        if name == "graph" or name.endswith("-conv"):
+            return ()
+        if setting == Setting():
+            return tuple(_DESIGNS)
+        return ("ntk-design",) if setting == Setting("relu") else ()
+
+    def compute(self, point, seed, device):
+        """Accuracies at all step sizes and seeds, and what they cost."""
+        given = task(point["task"], self.samples, self.seeds, self.length, device)
+        network = point["network"]
+        given = flattened(given) if network == "flattened" else given
+        setting = Setting(**{key: point[key] for key in Setting._fields})
+        rates = self.adam if setting.optimizer == "adam" else self.sgd
+        stack = self._stack(network, setting, given, len(rates), seed, device)
+        before = [weight.detach().clone() for weight in stack.parameters()]
+        steps = self.steps * (self.longer if network == "longer" else 1)
+        seconds = trained(stack, given, Recipe(setting.optimizer, rates, steps, self.batch), seed)
+        first, after = before[0].flatten(1), next(stack.parameters()).detach().flatten(1)
+        moved = (after - first).norm(dim=1) / first.norm(dim=1)  # of the input weights
+        return measured(stack, given, len(rates)) | {
+            "seconds": seconds / len(rates) / self.seeds,
+            "moved": moved.view(len(rates), -1),
+            "parameters": sum(w[0].numel() for w in before),
+        }
+
+    def _stack(
+        self, network: str, setting: Setting, given: Task, rates: int, seed: int,
+        device: torch.device,
+    ) -> Stack:  # fmt: skip
+        phi = _ACTIVATIONS[setting.activation]
+        kind, activations = "plain", (phi,) * 2
+        if network in _DESIGNS:
+            deq = shoal.DEQ(phi, (setting.gain / 2) ** 2, 1.0)
+            design = shoal.design(deq, tau0=1.0, match="ntk", method=_DESIGNS[network])
+            activations = design.architecture.activations
+        elif network.startswith(("plain", "unrolled")):
+            kind = network.rstrip("0123456789")
+            activations = (phi,) * int(network.removeprefix(kind))
+        elif network in ("deq", "free"):
+            kind, activations = network, (phi,)
+        alone = given.neighbors == "none"
+        answers = (*given.y.shape[1:], given.classes) if alone else (given.classes,)
+        base = self.width if alone else self.channels
+        return Stack(
+            kind, activations, (given.x.shape[-1], tuple(given.x.shape[1:-1]), answers),
+            count=rates * self.seeds, width=max(int(base * setting.scale), 2),
+            neighbors=given.neighbors, pooled=not given.everywhere, gain=setting.gain,
+            readout=setting.readout, seed=seed, device=device,
+            solver=shoal.Picard(rtol=self.tolerance, max_steps=self.most),
+        )  # fmt: skip
+
+    def summarize(self, results):
+        """Mean accuracies with 95% intervals, and differences from the DEQ of the same setting."""
+        return {key: v for one in compared(results) for key, v in one.summary().items()}
+
+    def claims(self, summary):
+        """Where everything is within reach, nothing needs an equilibrium."""
+        return claims_of_images(summary, self.tasks)
+
+    def plot(self, results):
+        return draw_study(compared(results))
+
+
+@experiment("shoal", "depth", "When depth at equilibrium pays: tables, a sequence and a graph")
+class DepthOfTasks(DepthStudy):
+    """The study on tables, a sequence and a graph; see :class:`DepthStudy`."""
+
+    tasks: tuple[str, ...] = ("sequence", "graph", "diabetes", "cancer")
+    varied: tuple[str, ...] = ("sequence", "graph", "diabetes")
+    small = dict(
+        tasks=("sequence", "cancer"), varied=(), samples=100, width=8, channels=4, seeds=2,
+        adam=(0.03,), steps=5, longer=2, length=4,
+    )  # fmt: skip
+
+    def own(self, name: str, setting: Setting) -> tuple[str, ...]:
+        """Unbounded DEQs, too."""
+        found = super().own(name, setting)
+        return ("free", *found) if setting == Setting() else found
+
+    def claims(self, summary):
+        """Tables need no depth, and answers far away do."""
+        far = {
+            task: {network: summary[f"{task}_{network}_far"] for network in ("free", "plain3")}
+            for task in ("sequence", "graph")
+        }
+        pays = Claim(
+            "Depth at equilibrium pays where answers are farther away than layers reach",
+            "implicit models capture long-range dependencies",
+            "; ".join(
+                f"{task}, far half: DEQ {of['free']:.0%}, three layers {of['plain3']:.0%}"
+                for task, of in far.items()
+            ),
+            SECTION,
+            each(
+                "{}: an unbounded DEQ beats three layers by at least 20 points",
+                {task: of["free"] - of["plain3"] for task, of in far.items()},
+                least=0.2,
+            ),
+        )
+        low, high = (summary[f"sequence_deq_gain{gain}_mean"] for gain in (0.2, 0.99))
+        reach = Claim(
+            "The gain of a contraction bounds how far it reaches",
+            "the signal falls by the gain with every application",
+            f"sequence: gain 0.2 {low:.1%}, 0.99 {high:.1%}",
+            SECTION,
+            (Criterion("at least 5 points between gains 0.2 and 0.99", high - low, 0.05),),
+        )
+        return (*claims_of_images(summary, ("diabetes", "cancer")), pays, reach)
+
+
+@experiment("shoal", "depth-images", "When depth at equilibrium pays: images as rows of pixels")
+class DepthOfImages(DepthStudy):
+    """The study on images as rows of pixels; see :class:`DepthStudy`."""
+
+    tasks: tuple[str, ...] = ("fashion", "cifar", "mnist")
+    varied: tuple[str, ...] = ("fashion",)
+    samples: int = 20_000
+    width: int = 128
+    batch: int = 100
+    small = dict(
+        tasks=("digits",), varied=(), samples=200, width=8, seeds=2, adam=(0.03,), steps=5, longer=2
+    )
+
+
+@experiment("shoal", "depth-convolutions", "When depth at equilibrium pays: convolutional networks")
+class DepthOfConvolutions(DepthStudy):
+    """The study on images as grids, with convolutional networks; see :class:`DepthStudy`."""
+
+    tasks: tuple[str, ...] = ("fashion-conv", "cifar-conv")
+    samples: int = 20_000
+    batch: int = 100
+    small = DepthOfImages.small | dict(tasks=("digits-conv",), width=64, channels=2)
+
+
+def claims_of_images(summary: Mapping[str, float], tasks: Sequence[str]) -> tuple[Claim, ...]:
+    """A network is at most a point worse than the DEQ, by the lower end of its interval."""
+    found = []
+    for network, words in (
+        ("plain2", "A plain network of as many parameters is as accurate as the DEQ"),
+        ("longer", "A plain network of less training time is as accurate as the DEQ"),
+        ("unrolled3", "Three applications, trained, are as accurate as the DEQ"),
+    ):
+        gaps = [f"{t} {signed(100 * summary[f'{t}_{network}_gap_mean'], 1)}" for t in tasks]
+        ends = {task: summary[f"{task}_{network}_gap_low"] for task in tasks}
+        criteria = each("{}: lower end of the difference at least −1 point", ends, least=-_EQUAL)
+        if network == "longer":  # what is said of its time must be so, too
+            times = {t: summary[f"{t}_longer_seconds"] / summary[f"{t}_deq_seconds"] for t in tasks}
+            criteria += each("{}: at most the training time of the DEQ", times, most=1.0)
+        claimed = "depth at equilibrium is expressive"
+        found.append(Claim(words, claimed, f"{'; '.join(gaps)} points", SECTION, criteria))
+    return tuple(found)
+
+
+_AXES = {
+    "gain": "gain",
+    "scale": "width, relative",
+    "readout": "scale of the readout: rich to lazy",
+    "activation": "activation",
+    "optimizer": "optimizer",
+}
+_LINES = {"deq": COLORS[1], "free": COLORS[4], "unrolled10": COLORS[3], "unrolled3": COLORS[5]}
+_LINES |= {"plain3": COLORS[2], "plain2": COLORS[0], "plain1": GRAY, "flattened": "#222222"}
+
+
+def draw_study(found: Sequence[Compared]) -> Figure:
+    """Centers above; below what changes with distance, and with one thing at a time."""
+    center = [one for one in found if not one.axis]
+    tasks = list(dict.fromkeys(one.task for one in center))
+    of = {name: [one for one in center if one.task == name] for name in tasks}
+    far = [name for name in tasks if of[name][0].places.shape[1] > 1]
+    axes = [axis for axis in _AXES if any(one.axis == axis for one in found)]
+    varied = next((one.task for one in found if one.axis), None)
+    columns = max(len(tasks), 3 if far or axes else 0)
+    order = [name for name in NETWORKS if any(one.network == name for one in center)]
+    rows = 1 + -(-(len(far) + len(axes)) // columns)
+    figure = Figure(figsize=(3.3 * columns + 1.2, 3.3 * rows))
+    panels: Any = figure.subplots(rows, columns, squeeze=False)
+    for place, (panel, name) in enumerate(zip(panels[0], tasks, strict=False)):
+        _draw_center(panel, name, of[name], order, names=place == 0)
+    lower = iter(panels[1:].flat)
+    for name, panel in zip(far, lower, strict=False):
+        _draw_distances(panel, name, of[name])
+    for axis, panel in zip(axes, lower, strict=False):
+        _draw_axis(panel, axis, varied, [one for one in found if one.task == varied])
+    for panel in (*panels[0][len(tasks) :], *panels[1:].flat[len(far) + len(axes) :]):
+        panel.set_axis_off()
+    return figure
+
+
+def _draw_center(
+    axes: Axes, task: str, found: Sequence[Compared], order: Sequence[str], *, names: bool
+) -> None:
+    """Accuracies of all networks with their intervals, below each other."""
+    for one in found:
+        mean, low, high = (100 * one.numbers[key] for key in ("mean", "low", "high"))
+        color = _LINES["deq"] if one.network in ("deq", "free") else _LINES["plain2"]
+        reach = [[mean - low], [high - mean]]
+        place = -order.index(one.network)
+        axes.errorbar([mean], [place], xerr=reach, fmt="o", color=color, markersize=4)
+        if one.network == "deq":
+            axes.axvline(mean, color=color, linewidth=0.8, linestyle=":")
+    labels = [NETWORKS[name] if names else "" for name in order]
+    axes.set_yticks([-place for place in range(len(order))], labels)
+    axes.set_ylim(-len(order) + 0.5, 0.5)
+    axes.set_xlabel("test accuracy (%)")
+    axes.set_title(TASKS[task], fontsize=10)
+
+
+def _draw_distances(axes: Axes, task: str, found: Sequence[Compared]) -> None:
+    """Accuracy against the distance of a place from the one that tells the answer."""
+    length = found[0].places.shape[1]
+    for one in found:
+        if one.network in _LINES:
+            style = "--" if one.network == "flattened" else "-"  # it may lie on another one
+            look = {"color": _LINES[one.network], "label": NETWORKS[one.network]}
+            axes.plot(range(length), 100 * one.places.mean(0), style, **look)
+    axes.set_xlim(-0.5, 1.6 * length)  # room for the legend
+    axes.set_xticks(range(0, length, 5))
+    axes.set(xlabel="distance from where the answer is told", ylabel="test accuracy (%)")
+    axes.set_title(f"{TASKS[task]}: how far it reaches", fontsize=10)
+    axes.legend(fontsize=7, loc="center right")
+
+
+def _draw_axis(axes: Axes, axis: str, task: str, found: Sequence[Compared]) -> None:
+    """Accuracies of a task against one thing that is varied, the center among it."""
+    some = [one for one in found if one.axis == axis]
+    values: list[Any] = [CENTER[axis], *{one.value for one in some}]
+    values = values if isinstance(CENTER[axis], str) else sorted(values)
+    networks = [name for name in dict.fromkeys(one.network for one in some) if name in _LINES]
+    for index, network in enumerate(networks):
+        places = [place + 0.05 * (index - (len(networks) - 1) / 2) for place in range(len(values))]
+        mine = {
+            one.value if one.axis else CENTER[axis]: one.numbers
+            for one in found
+            if one.network == network and one.axis in ("", axis)
+        }
+        means = [100 * mine[value]["mean"] for value in values]
+        errors = [
+            100 * mine[value]["high"] - mean for value, mean in zip(values, means, strict=True)
+        ]
+        look = {"fmt": "o-", "markersize": 3, "linewidth": 1.2, "color": _LINES[network]}
+        label = "DEQ" if network == "deq" else NETWORKS[network]
+        # the legend keeps clear of caps, of bars alone it would not
+        axes.errorbar(places, means, errors, capsize=2, label=label, **look)
+    axes.set_xticks(range(len(values)), [str(value) for value in values])
+    axes.set(xlabel=_AXES[axis], ylabel="test accuracy (%)")
+    axes.margins(y=0.2)  # for the legend
+    axes.set_title(TASKS[task], fontsize=10)
+    axes.legend(fontsize=7)

@@ -1,0 +1,119 @@
+"""The tasks of the study of depth: images, tables, a sequence and a graph."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from shoal import data
+
+_SIGNALS = 2  # classes of the generated tasks
+_NOISE = 4  # channels of their inputs that say nothing
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """Samples and how they are divided, differently for every seed."""
+
+    x: Tensor  # inputs, of shape (samples, *places, features) and mean squared norm about one
+    y: Tensor  # Classes, of shape (samples,), or (samples, *places) where every place has an answer
+    classes: int  # how many there are
+    # what the cell sees of a state: ``"none"``, other features of the same sample only;
+    # ``"line"``, ``"chain"`` or ``"grid"``, the places around each
+    neighbors: str
+    train: Tensor  # Which samples to learn from, for each seed. shape: (seeds, samples)
+    validation: Tensor  # Which samples choose the step size
+    test: Tensor  # Which samples count
+
+    @property
+    def everywhere(self) -> bool:
+        """Whether every place has an answer of its own."""
+        return self.y.ndim > 1
+
+
+@lru_cache(maxsize=2)
+def task(name: str, samples: int, seeds: int, length: int, device: torch.device) -> Task:
+    """A task by its name."""
+    x, y, classes, neighbors, tests = TASKS[name](length)
+    known = len(x) - tests if tests else len(x)
+    generator = torch.Generator().manual_seed(1)
+    orders = torch.stack([torch.randperm(known, generator=generator) for _ in range(seeds)])
+    held = min(known // 5, samples // 4)
+    last = known if tests else known - known // 4
+    train = orders[:, : min(samples, last - held)]
+    validation = orders[:, last - held : last]
+    test = torch.arange(known, len(x)).expand(seeds, -1) if tests else orders[:, last:]
+    x, y, *rows = (t.to(device) for t in (x.float(), y.long(), train, validation, test))
+    return Task(x, y, classes, neighbors, *rows)
+
+
+def flattened(given: Task) -> Task:
+    """A task whose places stand side by side, as features of one place."""
+    return replace(given, x=given.x.flatten(1), neighbors="none")
+
+
+Pool = tuple[Tensor, Tensor, int, str, int]  # x, y, classes, neighbors, fixed tests at the end
+
+
+def _images(name: str, tests: int = 4000) -> tuple[Tensor, Tensor, int]:
+    parts = [data.load(name, split=split, dtype=torch.float32) for split in ("train", "test")]
+    tests = min(tests, len(parts[1]))
+    white = 16 if name == "digits" else 255
+    x = (white * torch.cat([parts[0].x, parts[1].x[:tests]])).round() / 255
+    y = torch.cat([parts[0].labels, parts[1].labels[:tests]])
+    return (x - x.mean()) / x.std(), y, tests
+
+
+def _dense_images(name: str, _length: int) -> Pool:
+    x, y, tests = _images(name)
+    x = x.flatten(1)
+    return x / x.shape[1] ** 0.5, y, 10, "none", tests
+
+
+def _patches(name: str, _length: int) -> Pool:
+    """Patches of 3 by 3 pixels around every second pixel, as features of the places of a grid."""
+    x, y, tests = _images(name)
+    side = x.shape[2] // 2
+    rows = functional.unfold(x, 3, padding=1, stride=2).mT.unflatten(1, (side, side))
+    return rows / rows.shape[-1] ** 0.5, y, 10, "grid", tests
+
+
+def _table(name: str, _length: int) -> Pool:
+    """Columns of mean zero and variance one; numbers to predict are above their median or not."""
+    from sklearn import datasets
+
+    x, y = getattr(datasets, f"load_{name}")(return_X_y=True)
+    rows, targets = torch.from_numpy(x), torch.from_numpy(y)
+    if targets.is_floating_point():
+        targets = targets > targets.median()
+    rows = (rows - rows.mean(0)) / rows.std(0)
+    return rows / rows.shape[1] ** 0.5, targets, int(targets.max()) + 1, "none", 0
+
+
+def _signals(length: int, neighbors: str, samples: int = 2000) -> Pool:
+    """The first place tells a class that all others shall say; all have noise, and a constant."""
+    generator = torch.Generator().manual_seed(0)
+    y = torch.randint(_SIGNALS, (samples,), generator=generator)
+    noise = torch.randn(samples, length, _NOISE, generator=generator)
+    signal = torch.zeros(samples, length, _SIGNALS)
+    signal[:, 0] = 2.0 * functional.one_hot(y, _SIGNALS)
+    x = torch.cat([signal, noise, torch.ones(samples, length, 1)], -1)
+    return x / x.shape[-1] ** 0.5, y[:, None].expand(-1, length), _SIGNALS, neighbors, 0
+
+
+TASKS: dict[str, Callable[[int], Pool]] = {
+    "mnist": lambda n: _dense_images("mnist", n),
+    "fashion": lambda n: _dense_images("fashion-mnist", n),
+    "cifar": lambda n: _dense_images("cifar-10", n),
+    "digits": lambda n: _dense_images("digits", n),
+    "fashion-conv": lambda n: _patches("fashion-mnist", n),
+    "cifar-conv": lambda n: _patches("cifar-10", n),
+    "digits-conv": lambda n: _patches("digits", n),
+    "cancer": lambda n: _table("breast_cancer", n),
+    "diabetes": lambda n: _table("diabetes", n),
+    "sequence": lambda n: _signals(n, "line"),
+    "graph": lambda n: _signals(n, "chain"),
+}

@@ -1,0 +1,134 @@
+"""Figures: their style, tables of panels, errors with the power laws that fit them."""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Literal, TypeVar
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+from experiments.statistics import power_law
+
+Row = TypeVar("Row")
+Column = TypeVar("Column")
+
+# distinct also for the color-blind (Okabe and Ito)
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+GRAY = "#6b6b6b"
+STYLE = {
+    **mpl.rcParamsDefault,
+    "axes.axisbelow": True,
+    "axes.edgecolor": "#444444",
+    "axes.grid": True,
+    "axes.labelsize": 10,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 11,
+    "backend": "agg",
+    "figure.constrained_layout.use": True,
+    "font.size": 10,
+    "grid.color": "#e4e4e4",
+    "grid.linewidth": 0.6,
+    "legend.fontsize": 9,
+    "legend.frameon": False,
+    "xtick.labelsize": 9,
+    "ytick.labelsize": 9,
+}
+
+
+def draw_panels(
+    rows: Collection[Row],
+    columns: Collection[Column],
+    draw: Callable[[Axes, Row, Column], str],
+    size: tuple[float, float],
+    *,
+    x: str = "",
+    y: str = "",
+    title: float | None = None,
+    legend: int | None = 0,
+    sharex: bool = False,
+    sharey: bool | Literal["row"] = False,
+) -> Figure:
+    """A figure with a panel for each row and column, whose titles ``draw`` returns.
+
+    ``x`` names the axes below the last row, ``y`` those left of the first column, ``title`` is the
+    size of titles, and ``legend`` the row whose first panel has what the legend below them shows.
+    """
+    figure = Figure(figsize=size)
+    letters: dict[str, Any] = {} if title is None else {"fontsize": title}
+    panels: Any = figure.subplots(
+        len(rows), len(columns), squeeze=False, sharex=sharex, sharey=sharey
+    )
+    for line, row in zip(panels, rows, strict=True):
+        for axes, column in zip(line, columns, strict=True):
+            axes.set_title(draw(axes, row, column), **letters)
+        if y:
+            line[0].set_ylabel(y)
+    for axes in panels[-1] if x else ():
+        axes.set_xlabel(x)
+    if legend is not None:
+        legend_outside(figure, panels[legend, 0])
+    return figure
+
+
+def new_row(width: float, height: float, count: int = 2, **options: Any) -> tuple[Figure, Any]:
+    """A figure of a size in inches, and the axes of its panels, which stand side by side."""
+    figure = Figure(figsize=(width, height))
+    return figure, figure.subplots(1, count, squeeze=False, **options)[0]
+
+
+def legend_outside(figure: Figure, axes: Axes, columns: int | None = None) -> None:
+    """A legend below all panels, of what one of them shows."""
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns or len(labels))
+
+
+def logarithmic_axes(axes: Axes, ticks: Iterable[float], label: str = "") -> None:
+    """Logarithmic axes, the horizontal one with a name and these ticks alone."""
+    places = [int(place) for place in ticks]
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xticks(places, [str(place) for place in places])
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.set_xlabel(label)
+
+
+def plain_numbers(axes: Axes, subs: tuple[float, ...] = (1.0, 2.0, 5.0)) -> None:
+    """Ticks of a logarithmic vertical axis at these places, as numbers without exponents."""
+    axes.yaxis.set_major_locator(LogLocator(subs=subs))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def draw_lines(axes: Axes, x: Any, rows: Mapping[str, Any], line: str = "o-", **look: Any) -> None:
+    """A line for each row of numbers, in a color of its own, with its label; ``x`` may be None."""
+    for (label, values), color in zip(rows.items(), COLORS, strict=False):
+        x = np.arange(len(values)) if x is None else x
+        axes.plot(x, values, line, **{"color": color, "label": label, "markersize": 4} | look)
+
+
+def draw_limit(axes: Axes, height: float, label: str | None = None, width: float = 1.2) -> None:
+    """A dashed line at what must not be passed."""
+    axes.axhline(height, color=GRAY, linestyle="--", linewidth=width, label=label)
+
+
+def draw_law(
+    axes: Axes, measured: tuple[Any, Any], label: str, color: str, decimals=2, means=False
+) -> None:
+    """All errors as dots, their geometric means if asked for, and the power law that fits them."""
+    (x, errors), law, levels = measured, power_law(*measured), np.unique(measured[0])
+    axes.plot(x, errors, ".", color=color, alpha=0.4, markersize=5, markeredgewidth=0)
+    if means:
+        middle = [np.exp(np.log(errors[x == level]).mean()) for level in levels]
+        axes.plot(levels, middle, "o", color=color, markersize=5.5)
+    text = f"{label}: slope {law.words(decimals)}"
+    axes.plot(levels, law(levels), color=color, linewidth=1.4, label=text)
+
+
+def draw_slope(axes: Axes, ends: Sequence[float], start: float, width: float = 1.2) -> None:
+    r"""The slope of theory, ``start`` $/\sqrt x$ between two ends."""
+    x = np.array([min(ends), max(ends)], dtype=np.float64)
+    axes.plot(x, start / np.sqrt(x), "--", color=GRAY, linewidth=width, label="slope $-1/2$")

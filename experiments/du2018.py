@@ -1,0 +1,261 @@
+"""The theorems of Du 2018: linear convergence of three architectures, and eigenvalues by depth.
+
+The paper has no experiments.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import shoal
+from experiments.claims import Claim, Criterion, each, interval, signed
+from experiments.drawing import (
+    COLORS,
+    GRAY,
+    Axes,
+    draw_limit,
+    draw_panels,
+    logarithmic_axes,
+    new_row,
+)
+from experiments.experiment import Experiment, Result, experiment, grid, matching
+from experiments.networks import network_for
+from experiments.samples import unit_inputs
+from experiments.statistics import curve, power_law
+from shoal.activations import Activation
+from shoal.architectures import ConvResNet, FullyConnected, ResNet
+
+TITLES: Mapping[str, str] = {
+    "fully-connected": "Fully connected (Theorem 3.1)",
+    "resnet": "ResNet (Theorem 4.1)",
+    "convolutional": "Convolutional ResNet (Theorem 5.1)",
+}
+KINDS = tuple(TITLES)
+SECTION = "Du 2018, Theorems 3.1, 4.1 and 5.1"
+_CHANNELS = 4
+_RESOLVED = 1e-12  # eigenvalues that rounding does not hide
+
+Network = FullyConnected | ResNet | ConvResNet
+
+
+class Setting(NamedTuple):
+    """Random points on the unit sphere, and a network for them; features are a multiple of four."""
+
+    kind: str
+    samples: int
+    features: int
+    seed: int
+
+    def inputs(self) -> Tensor:
+        """The points; as pixels in a row for a convolutional network."""
+        x = unit_inputs(self.samples, self.features, self.seed)
+        return x.reshape(self.samples, _CHANNELS, -1) if self.kind == "convolutional" else x
+
+    def architecture(self, activation: Activation, depth: int, constant: float) -> Network:
+        r"""The architecture, whose residuals are scaled by $c_\lambda\lambda^{3/2}$.
+
+        For pixels, too, $\lambda$ is that of whole inputs: the paper's, of matrices of two times as
+        many rows as there are pixels, is zero unless a patch has as many numbers.
+        """
+        if self.kind == "fully-connected":
+            return FullyConnected.du2018(activation, depth)
+        least = shoal.pair_eigenvalue(self.inputs().flatten(1))
+        residual = ResNet.du2018(activation, depth, eigenvalue=min(least, 1.0), constant=constant)
+        if self.kind == "resnet":
+            return residual
+        return ConvResNet(activation, depth, residual_scale=residual.residual_scale)
+
+    def limit(self, architecture: Network) -> float:
+        return _least(self, architecture)
+
+
+@lru_cache(maxsize=64)
+def _least(setting: Setting, architecture: Network) -> float:
+    last = {f"layer{architecture.depth}"}
+    gram = shoal.kernel(architecture, setting.inputs(), trainable=last).ntk
+    return float(torch.linalg.eigvalsh(gram)[0])
+
+
+@experiment(
+    "du2018", "convergence", "Linear convergence and Gram stability of the networks of Du 2018"
+)
+class LinearConvergence(Experiment):
+    r"""Losses against $(1 - \eta\lambda_0/2)^k$, and how far Gram matrices drift, by the width.
+
+    All layers are trained by full batches for $\frac12\|f - f_0 - y\|^2$ with the initial function
+    $f_0$, random labels of $\pm 1$ and a step size of one over the largest eigenvalue of the NTK at
+    the start. So errors start alike at all widths. $\lambda_0$ is that of the infinitely wide
+    network; the Gram matrix is the last layer's share $G^{(H)}$.
+    """
+
+    activation: Activation = shoal.Softplus()
+    depth: int = 3  # H
+    widths: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048)
+    draws: int = 5
+    samples: int = 10
+    features: int = 24
+    constant: float = 0.5  # c_λ
+    steps: int = 1000
+    every: int = 20  # steps between looks at the Gram matrix
+    seed: int = 0  # of inputs and labels
+    small = dict(widths=(64, 128, 256), draws=3, samples=4, features=8, steps=40, every=8)
+
+    def points(self):
+        draws = range(self.draws)
+        return grid("network", "draw", network=KINDS, width=self.widths, draw=draws)
+
+    def compute(self, point, seed, device):
+        setting = Setting(point["network"], self.samples, self.features, self.seed)
+        x = setting.inputs().to(device)
+        generator = torch.Generator().manual_seed(self.seed)
+        signs = torch.randn(self.samples, generator=generator, dtype=torch.float64).sign()
+        architecture = setting.architecture(self.activation, self.depth, self.constant)
+        limit = setting.limit(architecture)
+        network = network_for(architecture, x, width=point["width"], seed=seed)
+        with torch.no_grad():
+            labels = network(x)[:, 0] + signs.to(device)
+        options = {"step_size": "auto", "monitor": self.every, "least_eigenvalue": limit}
+        run = shoal.train(network, x, labels, steps=self.steps, **options)
+        return {
+            "losses": run.losses,
+            "bound": run.loss_bound,
+            "steps": run.monitor_steps,
+            "drift": run.monitors["drift"] / limit,
+            "least": run.monitors["least_eigenvalue"] / limit,
+        }
+
+    def summarize(self, results):
+        """The share of runs below the bound, losses at the end, and the slopes of the drift."""
+        summary: dict[str, float] = {}
+        for kind in KINDS:
+            mine = matching(results, {"network": kind})
+            name = kind.replace("-", "_")
+            summary[f"{name}_below_bound"] = float(np.mean([_below(r.arrays) for r in mine]))
+            ends = [r.arrays["losses"] for r in matching(mine, {"width": self.widths[-1]})]
+            left = [max(float(a[-1] / a[0]), 1e-28) for a in ends]  # but for rounding
+            summary[f"{name}_loss_ratio"] = float(np.exp(np.mean(np.log(left))))
+            summary |= power_law(*curve(mine, "width", "drift")).numbers(f"{name}_drift")
+        return summary
+
+    def claims(self, summary):
+        kept = min(value for key, value in summary.items() if key.endswith("_below_bound"))
+        yield Claim(
+            "Linear convergence, three architectures",
+            "loss ≤ (1 − ηλ_0/2)^k",
+            f"kept by {100 * kept:.0f}% of the runs",
+            SECTION,
+            (Criterion("share of the runs below the bound at least 1", kept, least=1),),
+        )
+
+    def plot(self, results):
+        draws = {
+            r"loss $\Phi(k)/\Phi(0)$": self._draw_losses,
+            r"$\max_k\, \|G^{(H)}(k) - G^{(H)}(0)\| / \lambda_0$": self._draw_drifts,
+        }
+
+        def panel(axes: Axes, label: str, kind: str) -> str:
+            draws[label](axes, matching(results, {"network": kind}))
+            axes.legend()
+            if kind == KINDS[0]:
+                axes.set_ylabel(label)
+            return TITLES[kind] if label == next(iter(draws)) else ""
+
+        return draw_panels(draws, KINDS, panel, (11.5, 6.8), legend=None)
+
+    def _draw_losses(self, axes: Axes, results: Sequence[Result]) -> None:
+        for width, color in zip((self.widths[0], self.widths[-1]), COLORS, strict=False):
+            for result in matching(results, {"width": width}):
+                losses = result.arrays["losses"] / result.arrays["losses"][0]
+                label = f"width {width}" if result.point["draw"] == 0 else None
+                axes.plot(np.maximum(losses, 1e-28), color=color, linewidth=1.0, label=label)
+        bound = results[-1].arrays["bound"] / results[-1].arrays["bound"][0]
+        axes.plot(bound, "--", color=GRAY, label=r"$(1 - \eta\lambda_0/2)^k$")
+        axes.set(yscale="log", xlabel="step $k$")
+
+    def _draw_drifts(self, axes: Axes, results: Sequence[Result]) -> None:
+        measured = curve(results, "width", "drift")
+        law = power_law(*measured)
+        axes.plot(*measured, ".", color=COLORS[0], alpha=0.6)
+        label = f"slope {signed(law.slope)}"
+        axes.plot(self.widths, law(self.widths), color=COLORS[0], label=label)
+        draw_limit(axes, 0.25, "1/4, what the proofs allow")
+        logarithmic_axes(axes, self.widths, "width $m$")
+
+
+def _below(arrays: Mapping[str, Any]) -> bool:
+    """Whether no loss is above its bound, but for rounding."""
+    floor = 1e-26 * float(arrays["losses"][0])
+    return bool((arrays["losses"] <= arrays["bound"] * (1 + 1e-9) + floor).all())
+
+
+@experiment("du2018", "depth", "The least eigenvalue of the limit Gram matrix against the depth")
+class DepthEigenvalue(Experiment):
+    r"""$\lambda_0 = \lambda_{\min}(K^{(H)})$ of infinitely wide networks against their depth $H$.
+
+    Du 2018 has $\lambda_0 \sim 1/H^2$ for the ResNet, by a constant that does not depend on $H$
+    (Section D.1), and widths that are exponential in $H$ for the fully connected network.
+    """
+
+    activation: Activation = shoal.Softplus()
+    depths: tuple[int, ...] = (2, 3, 4, 6, 8, 12, 16, 24, 32)
+    samples: int = 10
+    features: int = 24
+    constant: float = 0.5  # c_λ
+    seed: int = 0
+    small = dict(depths=(2, 3, 4, 6), samples=4, features=8)
+
+    def points(self):
+        return grid(network=KINDS, depth=self.depths)
+
+    def compute(self, point, seed, device):
+        setting = Setting(point["network"], self.samples, self.features, self.seed)
+        architecture = setting.architecture(self.activation, point["depth"], self.constant)
+        return {"least": setting.limit(architecture)}
+
+    def summarize(self, results):
+        r"""Powers of $H$ for the residual networks, the factor of each layer for the other."""
+        depths, least = _resolved(results, "fully-connected")
+        # by what a layer multiplies the eigenvalue, between the two largest depths
+        factor = (least[-1] / least[-2]) ** (1 / (depths[-1] - depths[-2]))
+        summary = {"fully_connected_factor": float(factor)}
+        for kind in KINDS[1:]:
+            summary |= power_law(*_resolved(results, kind)).numbers(kind)
+        return summary
+
+    def claims(self, summary):
+        slopes = {name: summary[f"{name.lower()}_slope"] for name in ("ResNet", "convolutional")}
+        resnet, other = (interval(summary, f"{name.lower()}_slope") for name in slopes)
+        yield Claim(
+            "λ_0 falls like H^(−2) in ResNets",
+            "−2",
+            f"{resnet}; convolutional {other}",
+            SECTION,
+            each("{}: slope within 0.05 of −2", slopes, -2.05, -1.95),
+        )
+
+    def plot(self, results):
+        figure, (axes,) = new_row(5.6, 4.2, 1)
+        for kind, color in zip(KINDS, COLORS, strict=False):
+            depths, least = _resolved(results, kind)
+            label = TITLES[kind].split(" (")[0]
+            if kind != "fully-connected":
+                label += f": slope {signed(power_law(depths, least).slope)}"
+            axes.plot(depths, least, "o-", color=color, markersize=5, label=label)
+            if kind == "resnet":
+                square = 0.6 * least[0] * (depths[0] / depths) ** 2
+                axes.plot(depths, square, "--", color=GRAY, linewidth=1.2, label="slope $-2$")
+        logarithmic_axes(axes, self.depths, "depth $H$")
+        axes.set_ylabel(r"$\lambda_0 = \lambda_{\min}(K^{(H)})$")
+        axes.set_title(f"{type(self.activation).__name__}, {self.samples} inputs of norm one")
+        axes.legend()
+        return figure
+
+
+def _resolved(results: Sequence[Result], kind: str) -> tuple[Any, Any]:
+    """Depths and eigenvalues of an architecture, where rounding does not hide them."""
+    depths, least = curve(matching(results, {"network": kind}), "depth", "least")
+    return depths[least > _RESOLVED], least[least > _RESOLVED]

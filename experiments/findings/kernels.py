@@ -1,0 +1,261 @@
+r"""How well limiting spectra predict eigenvalues of exact kernels; designs on the sphere."""
+
+import math
+from itertools import cycle
+from typing import Any
+
+import numpy as np
+import torch
+
+import shoal
+from experiments.drawing import COLORS, Axes, draw_panels
+from experiments.experiment import (
+    Arrays,
+    Experiment,
+    Result,
+    by_point,
+    experiment,
+    grid,
+    matching,
+    named,
+)
+from experiments.networks import by_name
+from shoal.activations import Activation
+from shoal.architectures import DEQ
+from shoal.spectra import Spectrum
+
+_MEAN = 4.0  # norms of √p E x: strong enough for isolated eigenvalues
+_OUTER = (0.99, 0.999, 1.0)
+_ROUNDING = 1e-16  # what is below is shown here
+
+
+@experiment("shoal", "spectrum", "Limiting spectra against eigenvalues of exact kernels")
+class SpectrumError(Experiment):
+    r"""Limiting spectra against the eigenvalues of exact kernels and of equivalents.
+
+    The DEQ is centered. The mixture has three classes of unequal size, with two means and
+    covariances that are no multiples of the identity. For each $p/n$:
+
+    - ``ks``: the Kolmogorov-Smirnov distance between the limit and the exact kernel's eigenvalues;
+      if $p < n$, between their continuous parts, the $p$ largest eigenvalues.
+    - ``low``, ``high``: how far the first and the last eigenvalue that is not isolated is outside
+      of the limit's edges (inside, if negative), relative to the length between them.
+    - ``spikes``: the largest relative distance between predicted isolated eigenvalues and the
+      equivalent's; ``spikes_exact``: and the exact kernel's, for those beyond the outer edges.
+    - if $p < n$: ``atom``, the predicted mass of the atom; ``atom_shift`` and ``atom_smear``, the
+      mean distance to it and the standard deviation of the $n - p$ smallest eigenvalues, relative
+      to it.
+    """
+
+    architecture: DEQ = DEQ(shoal.ReLU(), recurrent_variance=0.2, input_variance=0.8)
+    samples: int = 4000  # n
+    ratios: tuple[float, ...] = (0.5, 1.25, 2.0)  # p/n
+    small = dict(samples=400)
+
+    def points(self):
+        return grid(ratio=self.ratios)
+
+    def mixture(self, ratio: float) -> shoal.GaussianMixture:
+        r"""Three classes in $p$ dimensions, of traces that differ by $O(\sqrt p)$."""
+        p = round(ratio * self.samples)
+        means = torch.zeros(3, p, dtype=torch.float64)
+        means[0, 0], means[1, p // 2] = _MEAN, _MEAN
+        ramp = torch.linspace(0.4, 1.6, p, dtype=torch.float64)
+        steps = torch.ones(p, dtype=torch.float64)
+        steps[::2], steps[1::2] = 0.3, 1.7
+        covariances = [ramp, steps, 1 + 2 / math.sqrt(p)]
+        return shoal.GaussianMixture(means, covariances, [5, 3, 2])
+
+    def compute(self, point, seed, device):
+        mixture = self.mixture(point["ratio"])
+        x, labels = mixture.sample(self.samples, seed)
+        x = x.to(device)
+        predicted = shoal.spectrum(self.architecture, mixture, n=self.samples)
+        eq = shoal.equivalent(self.architecture, x, labels, mixture=mixture)
+        exact = shoal.kernel(eq.coefficients.architecture, x)
+        found: dict[str, Any] = {}
+        for kind in ("ck", "ntk"):
+            limit: Spectrum = getattr(predicted, kind)
+            eigenvalues = torch.linalg.eigvalsh(getattr(exact, kind)).cpu().numpy()
+            equivalent = getattr(eq, kind).eigvalsh().cpu().numpy()
+            places = np.concatenate([np.linspace(low, high, 400) for low, high in limit.edges])
+            found |= named(kind, _compare(limit, eigenvalues, equivalent))
+            found |= {
+                f"{kind}_eigenvalues": eigenvalues,
+                f"{kind}_grid": places,
+                f"{kind}_density": limit.density(places),
+                f"{kind}_isolated": np.array([spike.value for spike in limit.spikes]),
+            }
+        return found
+
+    def summarize(self, results):
+        return by_point(
+            results, lambda r: {key: float(v) for key, v in r.arrays.items() if v.ndim == 0}
+        )
+
+    def plot(self, results):
+        kinds = {"ck": "conjugate kernel", "ntk": "tangent kernel"}
+
+        def panel(axes: Axes, kind: str, result: Result) -> str:
+            if result is results[0]:
+                axes.set_ylabel(f"density, {kinds[kind]}")
+            parts = ("eigenvalues", "isolated", "grid", "density")
+            values, isolated, places, density = (result.arrays[f"{kind}_{part}"] for part in parts)
+            edges: Any = np.linspace(0.98 * values[0], 1.05 * values[-1], 160)
+            axes.hist(values, edges, density=True, color=COLORS[5], label="exact kernel")
+            density = np.where(density > 0, density, np.nan)
+            axes.plot(places, density, color="black", linewidth=1.2, label="limit")
+            least = 1 / (len(values) * float(edges[1] - edges[0]))
+            heights = np.full(len(isolated), 1.3 * least)
+            axes.plot(isolated, heights, "kv", markersize=4, label="isolated")
+            axes.set_yscale("log")
+            axes.set_ylim(bottom=0.5 * least)
+            return f"$p/n = {result.point['ratio']}$: KS {float(result.arrays[f'{kind}_ks']):.4f}"
+
+        size = 3.6 * len(results) + 0.4, 5.6
+        figure = draw_panels(kinds, results, panel, size, x="eigenvalue", legend=None)
+        figure.axes[0].legend(loc="upper right", fontsize=8)
+        return figure
+
+
+def _compare(limit: Spectrum, eigenvalues: Any, equivalent: Any) -> dict[str, float]:
+    """The distances that :class:`SpectrumError` lists; eigenvalues come in increasing order."""
+    atoms = round(sum(atom.mass for atom in limit.atoms) * len(eigenvalues))
+    isolated = np.array([spike.value for spike in limit.spikes])
+    low, high = float(limit.edges[0, 0]), float(limit.edges[-1, 1])
+    below, above = int((isolated < low).sum()), int((isolated > high).sum())
+    bulk = eigenvalues[atoms + below * (atoms == 0) : len(eigenvalues) - above]
+    found = {
+        "ks": _distance(limit, eigenvalues[atoms:]),
+        "low": (low - float(bulk[0])) / (high - low),
+        "high": (float(bulk[-1]) - high) / (high - low),
+        "spikes_count": float(len(isolated)),
+    }
+    if len(isolated):
+        found["spikes"] = _spike_error(limit, equivalent, hidden=True)
+        found["spikes_exact"] = _spike_error(limit, eigenvalues, hidden=False)
+    for atom in limit.atoms:
+        smeared = eigenvalues[:atoms]
+        found["atom"] = atom.mass
+        found["atom_shift"] = float(smeared.mean()) / atom.value - 1
+        found["atom_smear"] = float(smeared.std()) / atom.value
+    return found
+
+
+def _distance(limit: Spectrum, eigenvalues: Any) -> float:
+    """Kolmogorov and Smirnov's, between the limit's continuous part and increasing values."""
+    mass = sum(atom.mass for atom in limit.atoms)
+    predicted = np.clip((limit.cdf(eigenvalues) - mass) / (1 - mass), 0, 1)
+    steps = np.arange(len(eigenvalues) + 1) / len(eigenvalues)
+    return float(max((predicted - steps[:-1]).max(), (steps[1:] - predicted).max()))
+
+
+def _spike_error(limit: Spectrum, eigenvalues: Any, *, hidden: bool) -> float:
+    """Isolated values beyond the outer edges are the extreme eigenvalues in order.
+
+    Those between bulks or beside an atom, which count if ``hidden``, are the nearest eigenvalues
+    that are not the atom's; in an exact kernel, whose atom is smeared, there is no telling which.
+    """
+    isolated = np.array([spike.value for spike in limit.spikes])
+    low, high = float(limit.edges[0, 0]), float(limit.edges[-1, 1])
+    others = eigenvalues
+    for atom in limit.atoms:
+        others = others[np.abs(others / atom.value - 1) > 1e-9]
+    errors = [0.0]
+    for place, value in enumerate(isolated):
+        if value > high:
+            found = eigenvalues[place - len(isolated)]
+        elif value < low and not limit.atoms:
+            found = eigenvalues[place]
+        elif hidden:
+            found = others[np.abs(others - value).argmin()]
+        else:
+            continue
+        errors.append(abs(float(found) / float(value) - 1))
+    return max(errors)
+
+
+@experiment("shoal", "sphere", "Errors of designs on the sphere over all angles")
+class SphereError(Experiment):
+    """Differences of kernels of DEQs and of their designs on the sphere, over all angles.
+
+    Each point is one design, for the CK or the NTK with all weights trained, of a DEQ that is not
+    centered. Differences are relative to the diagonal. The kernel of the designed network is that
+    of its finished activation: it knows nothing of the power series the design is made of.
+    """
+
+    activations: tuple[Activation, ...] = (
+        shoal.ReLU(), shoal.Tanh(), shoal.Swish(), shoal.Softplus(), shoal.GELU()
+    )  # fmt: skip
+    variances: tuple[float, ...] = (0.05, 0.2, 0.24)  # σ_a²
+    gains: tuple[float, ...] = (
+        0.9,
+        0.99,
+    )  # more of them, by σ_a²L²; at one, kernels cease to exist
+    input_variance: float = 0.8
+    norm: float = 1.0  # of the inputs
+    cosines: int = 77  # from -0.95 to 0.95; besides, some up to ±1
+    small = dict(activations=(shoal.ReLU(), shoal.Tanh()), variances=(0.2,), gains=(), cosines=9)
+
+    def points(self):
+        kinds = ("ck", "ntk")
+        return grid(activation=by_name(self.activations), variance=self._variances(), kind=kinds)
+
+    def _variances(self) -> dict[str, tuple[float, bool]]:
+        """The variances by name: their value, and whether it is that of the gain."""
+        plain = {f"variance{value:g}": (value, False) for value in self.variances}
+        return plain | {f"gain{value:g}": (value, True) for value in self.gains}
+
+    def deq(self, activation: str, variance: str) -> DEQ:
+        phi = by_name(self.activations)[activation]
+        value, is_gain = self._variances()[variance]
+        return DEQ(phi, value / phi.lipschitz**2 if is_gain else value, self.input_variance)
+
+    def compute(self, point, seed, device):
+        """Both kernels at all cosines, one after the other; nothing is random."""
+        deq = self.deq(point["activation"], point["variance"])
+        kind, square = point["kind"], self.norm**2
+        design = shoal.design(deq, tau0=self.norm, match=kind, method="sphere")
+        inner = np.linspace(-0.95, 0.95, self.cosines)
+        cosines = np.concatenate([-np.array(_OUTER[::-1]), inner, _OUTER])
+        products = square * torch.from_numpy(cosines)
+        target, obtained = (
+            getattr(shoal.kernel_function(a)(square, square, products), kind).numpy()
+            for a in (deq, design.architecture)
+        )
+        return {"cosines": cosines, "target": target, "obtained": obtained}
+
+    def summarize(self, results):
+        """The largest errors: for cosines up to 0.95 (``inner``), at ±1 (``ends``), anywhere."""
+
+        def largest(result: Result) -> dict[str, float]:
+            error, cosines = _error(result.arrays), np.abs(result.arrays["cosines"])
+            parts = {"inner": cosines <= 0.95, "ends": cosines == 1, "anywhere": cosines <= 1}
+            return {key: float(error[part].max()) for key, part in parts.items()}
+
+        return by_point(results, largest)
+
+    def plot(self, results):
+        names = by_name(self.activations)
+        kinds = {"ck": "CK design", "ntk": "NTK design"}
+        signs = [
+            (rf"$\sigma_a^2{' L^2' * gain} = {v:g}$") for v, gain in self._variances().values()
+        ]
+
+        def panel(axes: Axes, kind: str, name: str) -> str:
+            found = matching(results, {"activation": name, "kind": kind})
+            for result, color, label in zip(found, cycle(COLORS), signs, strict=False):
+                shown = np.maximum(_error(result.arrays), _ROUNDING)
+                look = {"color": color, "markersize": 3, "linewidth": 0.9, "label": label}
+                axes.semilogy(result.arrays["cosines"], shown, ".-", **look)
+            if name == next(iter(names)):
+                axes.set_ylabel(f"{kinds[kind]}\nerror, relative to the diagonal")
+            return type(names[name]).__name__ if kind == "ck" else ""
+
+        size, x = (2.5 * len(names) + 1.6, 5.4), r"cosine $\rho$"
+        return draw_panels(kinds, names, panel, size, x=x, sharex=True, sharey=True)
+
+
+def _error(arrays: Arrays) -> Any:
+    """Relative to the diagonal, which stands last."""
+    return np.abs(arrays["obtained"] - arrays["target"]) / arrays["target"][-1]

@@ -1,0 +1,1 @@
+"""The experiments of Ling 2024."""

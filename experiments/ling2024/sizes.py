@@ -1,0 +1,301 @@
+"""Errors of equivalents and of designs against the number of samples: figures 1, 2 and 4."""
+
+import warnings
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import shoal
+from experiments.claims import Claim, Criterion, each, interval, short, signed
+from experiments.drawing import COLORS, Axes, draw_slope, logarithmic_axes, new_row, plain_numbers
+from experiments.experiment import Result, experiment, grid, matching, named
+from experiments.networks import DEQs, title_of
+from experiments.statistics import curve, power_law
+from shoal.activations import Activation
+from shoal.architectures import DEQ
+from shoal.equivalents import Equivalent
+from shoal.linalg import Operator, symmetric_norm
+
+Kind = Literal["ck", "ntk"]
+
+PAPER_GROUPS = ("readout", "recurrent")  # the NTK of the paper, K* = G*/(1 − σ_a²Ė*), is theirs
+_REACH = 4.0  # of the activations that are shown, in units of tau0
+_WORDS = {"hard_tanh": "hard tanh", "leaky_relu": "leaky ReLU", "sinusoid": "sinusoid"}
+
+
+class Sample(NamedTuple):
+    """Inputs as rows, their classes, and the mixture that they are drawn from, if it is known."""
+
+    x: Tensor
+    labels: Tensor
+    mixture: shoal.GaussianMixture | None = None
+
+
+def equivalent_of(
+    form: str, deq: DEQ, sample: Sample, trainable: Sequence[str] = PAPER_GROUPS
+) -> Equivalent:
+    """The equivalent in one of the forms.
+
+    ``paper``: the form with V of Theorems 3.3 and 3.4; ``norms``: shoal's form; both for the DEQ
+    centered at the τ_0 of the mixture, and with its constants. ``measured``: shoal's form for the
+    DEQ centered at the samples' own root mean square norm, and without knowing the mixture.
+    """
+    x, labels, mixture = sample
+    options: dict[str, Any] = {}
+    if form == "paper":
+        options = {"mixture": mixture, "form": "paper"}
+    elif form == "norms" and mixture is not None:
+        options = {"mixture": mixture, "tau0": mixture.tau0}
+    with warnings.catch_warnings():  # how far samples are from the theory is what this is about
+        warnings.simplefilter("ignore", UserWarning)
+        return shoal.equivalent(deq, x, labels, trainable=trainable, **options)
+
+
+def difference_norm(matrix: Tensor, less: Operator | None = None) -> float:
+    """The norm of a symmetric matrix, or of what it has more than an operator."""
+
+    def product(v: Tensor) -> Tensor:
+        return matrix @ v if less is None else matrix @ v - less @ v
+
+    return symmetric_norm(product, len(matrix), device=matrix.device)
+
+
+@lru_cache(maxsize=64)
+def cached_design(deq: DEQ, tau0: float, kind: Kind, family: str) -> shoal.Design:
+    """A design by moments; trials with the same mixture have it in common."""
+    return shoal.design(deq, tau0=tau0, match=kind, method=shoal.MomentMatching(family=family))
+
+
+class SampleSizes(DEQs):
+    """Relative errors on samples of the paper's mixture, whose numbers and dimensions grow.
+
+    Each point is one sample of one size, and one activation of a DEQ, which is centered.
+    """
+
+    samples: tuple[int, ...] = (100, 200, 400, 800, 1600, 3200, 6400)
+    ratio: float = 0.8  # p/n
+    trials: int = 5
+    fit_from: int = 400  # the least n that the power laws are fitted to
+
+    def points(self):
+        return grid("trial", "n", activation=self.names, n=self.samples, trial=range(self.trials))
+
+    def mixture(self, n: int) -> shoal.GaussianMixture:
+        """The mixture that ``n`` samples are drawn from."""
+        return shoal.GaussianMixture.ling2024(round(self.ratio * n))
+
+    def _fit(self, results: Sequence[Result], name: str, key: str) -> tuple[Any, Any, Any]:
+        """Sizes and errors of one activation, and the power law of those of large samples."""
+        n, errors = curve(matching(results, {"activation": name}), "n", key)
+        kept = n >= self.fit_from
+        return n, errors, power_law(n[kept], errors[kept])
+
+    def laws(self, results: Sequence[Result], name: str, key: str) -> dict[str, float]:
+        """The slope of an error with its 95% interval, and the mean for the largest samples."""
+        n, errors, law = self._fit(results, name, key)
+        largest = float(errors[n == n.max()].mean())
+        return law.numbers(f"{name}_{key}") | {f"{name}_{key}_error": largest}
+
+    def draw_errors(
+        self, axes: Axes, results: Sequence[Result], name: str, key: str, label: str = "", **look
+    ) -> None:
+        """Means and standard deviations of an error of one activation against $n$."""
+        n, errors, law = self._fit(results, name, key)
+        rows = [errors[n == level] for level in np.unique(n)]
+        means, spread = (np.array([f(row) for row in rows]) for f in (np.mean, np.std))
+        look = {"fmt": "o-", "markersize": 4, "linewidth": 1.2, "capsize": 2} | look
+        label = f"{self.title_at({'activation': name})}{label}: {law.words()}"
+        axes.errorbar(np.unique(n), means, np.minimum(spread, 0.9 * means), label=label, **look)
+
+    def label_axes(self, axes: Axes, start: float) -> None:
+        r"""Axes, the theory's slope from ``start`` $/\sqrt n$ on, the legend and room for it."""
+        draw_slope(axes, self.samples, start, width=1.1)
+        logarithmic_axes(axes, self.samples, "samples $n$")
+        axes.legend(loc="lower left", title=f"slopes and 95% intervals, $n ≥ {self.fit_from}$")
+        low, high = axes.get_ylim()
+        axes.set_ylim(low * (low / high) ** 0.6, high)
+
+
+class _EquivalentError(SampleSizes):
+    r"""Relative errors in spectral norm, $\|G^* - \bar G\| / \|G^*\|$, with exact kernels.
+
+    The paper estimates $G^*$ by networks of width $2^{12}$; here it is exact. It does not say the
+    slope of its leaky ReLU; 0.1 is ours.
+    """
+
+    activations: tuple[Activation, ...] = (
+        shoal.ReLU(), shoal.Tanh(), shoal.Swish(), shoal.LeakyReLU(0.1)
+    )  # fmt: skip
+    small = dict(
+        activations=(shoal.ReLU(), shoal.Tanh()), samples=(100, 200, 400), trials=1, fit_from=100
+    )
+
+    def compute(self, point, seed, device):
+        n, deq = int(point["n"]), self.deq(point)
+        mixture = self.mixture(n)
+        x, labels = mixture.sample(n, seed)
+        sample = Sample(x.to(device), labels, mixture)
+        found = self._compare(deq, sample, PAPER_GROUPS, ("norms", "paper"))
+        if self.kind == "ntk":  # also with all weights trained
+            found |= named("all", self._compare(deq, sample, deq.parameter_groups, ("norms",)))
+        return found
+
+    def _compare(
+        self, deq: DEQ, sample: Sample, groups: tuple[str, ...], forms: tuple[str, ...]
+    ) -> dict[str, float]:
+        """The errors of some forms, and the norm of the kernel."""
+        centered = shoal.centered(deq, tau0=sample.mixture.tau0)
+        exact: Tensor = getattr(shoal.kernel(centered, sample.x, trainable=groups), self.kind)
+        found = {"size": difference_norm(exact)}
+        for form in forms:
+            eq = equivalent_of(form, deq, sample, groups)
+            found[form] = difference_norm(exact, getattr(eq, self.kind)) / found["size"]
+        return found
+
+    def summarize(self, results):
+        forms = [form for form in results[0].arrays if not form.endswith("size")]
+        laws = [self.laws(results, name, form) for name in self.names for form in forms]
+        return {key: value for law in laws for key, value in law.items()}
+
+    def claims(self, summary):
+        names = [f"{name}_paper" for name in self.names]
+        slopes = [summary[f"{name}_slope"] for name in names]
+        highest = max(summary[f"{name}_slope_high"] for name in names)
+        errors = [100 * summary[f"{name}_error"] for name in names]
+        yield Claim(
+            f"Errors of {self.kind.upper()} equivalents fall with n",
+            "a figure; the theorem says n^(−1/2)",
+            f"slopes {signed(max(slopes))} to {signed(min(slopes))}, "
+            f"{short(min(errors))}% to {short(max(errors))}% at n = 6400",
+            f"Ling 2024, Figure {self.name[1][-1]}",
+            (Criterion("upper ends of all slopes' intervals at most −0.5", highest, most=-0.5),),
+            corrected=True,
+        )
+
+    def plot(self, results):
+        titles = {"paper": "the form of Ling 2024", "norms": "the form with norms"}
+        figure, panels = new_row(9.2, 4.6, len(titles), sharey=True)
+        for axes, (form, title) in zip(panels, titles.items(), strict=True):
+            for name, color in zip(self.names, COLORS, strict=False):
+                self.draw_errors(axes, results, name, form, color=color)
+            axes.set_title(title)
+            self.label_axes(axes, 3.0)
+        plain_numbers(panels[0], (1.0,))
+        G = {"ck": "G", "ntk": "K"}[self.kind]
+        panels[0].set_ylabel(rf"relative error $\|{G}^* - \bar{{{G}}}\| \, / \, \|{G}^*\|$")
+        return figure
+
+
+@experiment(
+    "ling2024", "figure1", "Error of the equivalents of conjugate kernels against sample size"
+)
+class CKError(_EquivalentError):
+    """Figure 1: the error of the conjugate kernel's equivalent against the number of samples."""
+
+    kind = "ck"
+
+
+@experiment(
+    "ling2024", "figure4", "Error of the equivalents of tangent kernels against sample size"
+)
+class NTKError(_EquivalentError):
+    """Figure 4: the same for the NTK of the paper, and (``all_``) with all weights trained."""
+
+    kind = "ntk"
+
+
+@experiment(
+    "ling2024", "figure2", "Activations and errors of designed networks against sample size"
+)
+class DesignError(SampleSizes):
+    r"""Figure 2: relative errors of designed networks, $\|G^* - \Sigma\| / \|G^*\|$, exact kernels.
+
+    The designs are for both kernels of the centered DEQ, the NTK being that of all weights. The
+    paper has leaky ReLUs and hard tanh for the conjugate kernels.
+    """
+
+    families: tuple[tuple[str, tuple[str, ...]], ...] = (
+        ("relu_ck", ("leaky_relu", "sinusoid")),
+        ("relu_ntk", ("sinusoid",)),  # no leaky ReLUs have these coefficients
+        ("tanh_ck", ("hard_tanh", "sinusoid")),
+        ("tanh_ntk", ("hard_tanh", "sinusoid")),
+    )
+    small = dict(
+        families=(
+            ("relu_ck", ("leaky_relu",)), ("relu_ntk", ("sinusoid",)),
+            ("tanh_ck", ("hard_tanh",)), ("tanh_ntk", ("hard_tanh",)),
+        ),
+        samples=(100, 400), trials=2, fit_from=100,
+    )  # fmt: skip
+
+    def compute(self, point, seed, device):
+        n, deq = int(point["n"]), self.deq(point)
+        mixture = self.mixture(n)
+        x = mixture.sample(n, seed)[0].to(device)
+        exact = shoal.kernel(shoal.centered(deq, tau0=mixture.tau0), x)
+        sizes = {"ck": difference_norm(exact.ck), "ntk": difference_norm(exact.ntk)}
+        found = {f"{kind}_size": size for kind, size in sizes.items()}
+        for kind, family in self._designs(point["activation"]):
+            design = cached_design(deq, mixture.tau0, kind, family)
+            designed = shoal.kernel(design.architecture, x)
+            difference = getattr(designed, kind) - getattr(exact, kind)
+            del designed  # two matrices less while the norm is sought
+            found[f"{kind}_{family}"] = difference_norm(difference) / sizes[kind]
+        return found
+
+    def _designs(self, name: str) -> list[tuple[Kind, str]]:
+        """Kernels and families of the designs of one DEQ."""
+        families = dict(self.families)
+        return [(k, f) for k in ("ck", "ntk") for f in families.get(f"{name}_{k}", ())]
+
+    def summarize(self, results):
+        designs = [(name, *design) for name in self.names for design in self._designs(name)]
+        laws = [self.laws(results, name, f"{kind}_{family}") for name, kind, family in designs]
+        return {key: value for law in laws for key, value in law.items()}
+
+    def claims(self, summary):
+        designs = {"ReLU": "relu_ck_leaky_relu_slope", "Tanh": "tanh_ck_hard_tanh_slope"}
+        ends = {name: summary[f"{key}_high"] for name, key in designs.items()}
+        yield Claim(
+            "Errors of designed networks fall with n",
+            "a figure; the examples say n^(−1/2)",
+            ", ".join(f"{name} {interval(summary, key)}" for name, key in designs.items()),
+            "Ling 2024, Figure 2",
+            each("{}: upper end of the slope at most −0.5", ends, most=-0.5),
+            corrected=True,
+        )
+
+    def plot(self, results):
+        figure, (left, *panels) = new_row(13.0, 4.4, 3)
+        self._draw_activations(left)
+        for axes, kind in zip(panels, ("ck", "ntk"), strict=True):
+            for name, color in zip(self.names, COLORS, strict=False):
+                families = [family for k, family in self._designs(name) if k == kind]
+                for family, fmt in zip(families, ("o-", "s:"), strict=False):
+                    look = {"label": f" → {_WORDS[family]}", "fmt": fmt, "color": color}
+                    self.draw_errors(axes, results, name, f"{kind}_{family}", **look)
+            self.label_axes(axes, 1.5)
+        panels[0].set_title("conjugate kernels")
+        panels[1].set_title("tangent kernels, all weights trained")
+        panels[0].set_ylabel(r"relative error $\|G^* - \Sigma\| \, / \, \|G^*\|$")
+        return figure
+
+    def _draw_activations(self, axes: Axes) -> None:
+        """Draw the DEQs' activations, dashed, and those of the first designs for their CKs."""
+        tau0 = self.mixture(max(self.samples)).tau0
+        x = torch.linspace(-_REACH, _REACH, 801, dtype=torch.float64) * tau0
+        for name, color in zip(self.names, COLORS, strict=False):
+            deq = self.deq({"activation": name})
+            (centered,) = shoal.centered(deq, tau0=tau0).activations
+            axes.plot(x, centered(x), "--", color=color, label=title_of(deq.activations[0]))
+            family = self._designs(name)[0][1]
+            layers = cached_design(deq, tau0, "ck", family).architecture.activations
+            for place, sigma in enumerate(layers):
+                label = f"its {_WORDS[family]} design" + f", layer {place + 1}" * (len(layers) > 1)
+                axes.plot(x, sigma(x), ("-", ":")[place], color=color, linewidth=1.6, label=label)
+        axes.set(title="activations, of DEQs (dashed) and CK designs", xlabel="$x$")
+        axes.legend(loc="upper left")

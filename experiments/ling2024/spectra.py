@@ -1,0 +1,405 @@
+"""Matrices compared in spectral norm, and their eigenvalues: figures 5 to 7.
+
+On the left the samples are those of a Gaussian mixture, on the right images of two digits.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+import shoal
+from experiments.claims import Claim, Criterion, near_printed, short
+from experiments.drawing import COLORS, GRAY, Axes, draw_panels
+from experiments.experiment import Arrays, Point, by_point, experiment, grid, matching
+from experiments.ling2024.sizes import (
+    PAPER_GROUPS,
+    Sample,
+    cached_design,
+    difference_norm,
+    equivalent_of,
+)
+from experiments.networks import DEQs, by_name, features, network_for
+from experiments.samples import image_pair
+from shoal.architectures import DEQ, Architecture
+from shoal.kernels import Kernels
+
+_BINS = 60
+_UNSTATED = "neither the scaling of images nor σ_b is stated; nearer with σ_b² = 0.2"
+
+
+def estimated_kernels(deq: DEQ, x: Tensor, *, width: int, seed: int) -> Kernels:
+    r"""$G^*$ estimated by $z_i^\top z_j$, and $K^* = G^*/(1 - \sigma_a^2 \dot E^*)$ likewise.
+
+    $\dot E^*_{ij}$, the expectation of $\varphi'(u)\varphi'(v)$, is the mean over the units. This
+    is not the NTK of the finite network (:func:`shoal.empirical_kernel`), but what section 4 and
+    the caption of figure 4 describe, with a width of $2^{12}$.
+    """
+    network = network_for(deq, x, width=width, seed=seed)
+    with torch.no_grad():
+        z = network.solve(x).value
+        recurrent = network.get_parameter("recurrent")
+        arguments = deq.recurrent_variance**0.5 * (z @ recurrent.T) + network.inject(x)
+        slopes = deq.activations[0].derivative(arguments)
+    ck = z @ z.T
+    return Kernels(ck, ck / (1 - deq.recurrent_variance / width * (slopes @ slopes.T)))
+
+
+class Spectra(DEQs):
+    """Matrices of one sample for each point, and of one network by which they are estimated.
+
+    ``norms`` are the arrays that the summary has, and ``told`` some of them in words.
+    """
+
+    logarithmic = False  # the axis of eigenvalues; the density is then of their logarithms
+
+    width: int = 2**12  # of the networks by which the paper estimates the kernels
+
+    def compute(self, point, seed, device):
+        sample = self.sample(point, seed)
+        return self.compare(self.deq(point), sample._replace(x=sample.x.to(device)), seed)
+
+    def comparable(self) -> Mapping[str, float]:
+        """What the paper prints, if this is its setting: the number of draws is not stated."""
+        whole, free = type(self)(), self.free
+        return self.printed if replace(self, **{free: getattr(whole, free)}) == whole else {}
+
+    def plot(self, results):
+        def panel(axes: Axes, name: str, column: Point) -> str:
+            (result,) = matching(results, {"activation": name, **column})
+            self.draw(axes, result.arrays)
+            numbers = {key: float(result.arrays[key]) for key in self.norms}
+            words = self.told.format_map(numbers)
+            if log:
+                return f"{self.title_at(result.point)}, {column['preprocessing']}\n{words}"
+            printed = f", printed {self.printed[name]}" if name in self.comparable() else ""
+            return f"{self.title_at(result.point)}: {words}{printed}"
+
+        columns, log = self.columns(), self.logarithmic
+        size = 3.1 * len(columns) + 0.6 if log else 7.0, 2.9 * len(self.activations)
+        y = "density of logarithms" if log else "density"
+        figure = draw_panels(
+            self.names, columns, panel, size, x="eigenvalue", y=y, title=9 if log else None,
+            legend=None,
+        )  # fmt: skip
+        figure.axes[0].legend(loc="upper right", fontsize=8 if log else None)
+        return figure
+
+    def draw_densities(self, axes: Axes, curves: Sequence[tuple[Any, dict[str, Any]]]) -> float:
+        """Densities of eigenvalues, each with its look, on an axis where single ones are seen.
+
+        Returns the height of a single eigenvalue in the widest bin.
+        """
+        every = np.concatenate([values for values, _ in curves])
+        least, largest = float(every.min()), float(every.max())
+        if self.logarithmic:
+            edges: Any = np.geomspace(0.9 * max(least, 1e-4 * largest), 1.1 * largest, _BINS)
+            axes.set_xscale("log")
+        else:
+            margin = 0.03 * (largest - least)
+            edges = np.linspace(least - margin, largest + margin, 2 * _BINS)
+        widths = np.diff(np.log(edges)) if self.logarithmic else np.diff(edges)
+        for values, look in curves:
+            axes.stairs(np.histogram(values, edges)[0] / (len(values) * widths), edges, **look)
+        single = float(1 / (len(curves[0][0]) * widths.max()))
+        axes.set_yscale("log")
+        axes.set_ylim(bottom=0.5 * single)
+        return single
+
+
+class MixtureSpectra(Spectra):
+    """Matrices of samples of the paper's mixture; the figure shows the first trial."""
+
+    free = "trials"
+
+    samples: int = 800  # n
+    features: int = 1000  # p
+    trials: int = 5
+    small = dict(samples=160, features=200, width=512, trials=1)
+
+    def columns(self) -> Sequence[Point]:
+        return [{"trial": 0}]
+
+    def points(self):
+        return grid("trial", activation=self.names, trial=range(self.trials))
+
+    def sample(self, point: Point, seed: int) -> Sample:
+        mixture = shoal.GaussianMixture.ling2024(self.features)
+        return Sample(*mixture.sample(self.samples, seed), mixture)
+
+    def summarize(self, results):
+        summary: dict[str, float] = {}
+        for name in self.names:
+            chosen = [r.arrays for r in matching(results, {"activation": name})]
+            for key in self.norms:
+                values = [float(arrays[key]) for arrays in chosen]
+                summary[f"{name}_{key}"] = float(np.mean(values))
+                summary[f"{name}_{key}_deviation"] = float(np.std(values))
+            if name in self.comparable():
+                summary[f"{name}_printed"] = self.printed[name]
+        return summary
+
+
+def _scaled(x: Tensor) -> Tensor:
+    return x / x.square().sum(1).mean().sqrt()
+
+
+# The paper's preprocessing is not stated. From pixels in [0, 1], as rows:
+PREPROCESSINGS: dict[str, Callable[[Tensor], Tensor]] = {
+    "pixels": lambda x: x / math.sqrt(x.shape[1]),
+    "scaled": _scaled,  # to mean squared norm 1
+    "unit": normalize,  # each to norm 1
+    "centered": lambda x: _scaled(x - x.mean(0)),
+    "centered-unit": lambda x: normalize(x - x.mean(0)),
+}
+
+
+class ImageSpectra(Spectra):
+    """Matrices of images of two digits, for several preprocessings."""
+
+    logarithmic = True
+    free = "preprocessings"
+
+    digits: tuple[int, int] = (6, 8)
+    samples: int = 3000  # n, half of each class
+    preprocessings: tuple[str, ...] = tuple(PREPROCESSINGS)
+    seed: int = 0  # of the choice of samples
+    dataset: str = "mnist"
+    small = dict(
+        samples=200, preprocessings=("scaled", "centered-unit"), width=512, dataset="digits"
+    )
+
+    def columns(self) -> Sequence[Point]:
+        return grid(preprocessing=self.preprocessings)
+
+    def points(self):
+        return grid("preprocessing", activation=self.names, preprocessing=self.preprocessings)
+
+    def sample(self, point: Point, seed: int) -> Sample:
+        chosen = self.dataset, "train", self.samples, self.seed, self.digits, torch.float64
+        x, labels = image_pair(*chosen)
+        return Sample(PREPROCESSINGS[point["preprocessing"]](x.flatten(1)), labels)
+
+    def summarize(self, results):
+        summary = by_point(results, lambda r: {key: float(r.arrays[key]) for key in self.norms})
+        return summary | {f"{name}_printed": error for name, error in self.comparable().items()}
+
+
+class _EquivalentSpectra(Spectra):
+    """Kernels and their equivalents.
+
+    The first of ``forms`` decides where the DEQ of the estimate is centered; the errors of ``way``
+    are claimed, with a remark.
+    """
+
+    def claims(self, summary):
+        place, way, decimals, more, remark = self.claimed
+        found = {name: summary[f"{name}_{way}exact_paper"] for name in self.printed}
+        yield Claim(
+            f"Error of the {self.kind.upper()} equivalents: ReLU, Tanh, {place}",
+            ", ".join(f"{value:.2f}" for value in self.printed.values()),
+            ", ".join(format(value, decimals) for value in found.values()) + more,
+            f"Ling 2024, Figure {self.name[1][-1]}",
+            near_printed(found, self.printed),
+            remark=remark,
+        )
+
+    def compare(self, deq: DEQ, sample: Sample, seed: int) -> Mapping[str, Any]:
+        """Errors with exact and estimated kernels, the noise of the estimate, and eigenvalues.
+
+        ``exact_FORM`` and ``estimate_FORM`` are absolute errors of equivalents, ``noise`` is the
+        norm of the difference of the two kernels and ``size`` that of the exact one. ``density``
+        at ``grid``, and ``spikes``, are predicted where the mixture is known.
+        """
+        matrices: dict[Architecture, Tensor] = {}
+        operators = {}
+        for form in self.forms:
+            eq = equivalent_of(form, deq, sample)
+            centered = shoal.centered(deq, tau0=eq.coefficients.tau0)
+            if centered not in matrices:
+                kernels = shoal.kernel(centered, sample.x, trainable=PAPER_GROUPS)
+                matrices[centered] = getattr(kernels, self.kind)
+            operators[form] = centered, getattr(eq, self.kind)
+        first, exact = next(iter(matrices.items()))
+        estimates = estimated_kernels(first, sample.x, width=self.width, seed=seed)
+        estimate = getattr(estimates, self.kind)
+        found: dict[str, Any] = {
+            "size": difference_norm(exact),
+            "noise": difference_norm(estimate - exact),
+            "equivalent": operators[self.forms[0]][1].eigvalsh(),
+            "exact": torch.linalg.eigvalsh(exact),
+            "estimate": torch.linalg.eigvalsh(estimate),
+        }
+        for form, (centered, operator) in operators.items():
+            found[f"exact_{form}"] = difference_norm(matrices[centered], operator)
+            if centered == first:
+                found[f"estimate_{form}"] = difference_norm(estimate, operator)
+        if (mixture := sample.mixture) is not None:
+            options = {"n": len(sample.x), "trainable": PAPER_GROUPS, "tau0": mixture.tau0}
+            predicted = getattr(shoal.spectrum(deq, mixture, **options), self.kind)
+            places = [np.linspace(low, high, 400) for low, high in predicted.edges]
+            found["grid"] = np.concatenate(places)
+            found["density"] = predicted.density(found["grid"])
+            found["spikes"] = np.array([spike.value for spike in predicted.spikes])
+        return found
+
+    def draw(self, axes: Axes, arrays: Arrays) -> None:
+        """Exact kernel, its estimate, the equivalent and the predicted density, if there is one."""
+        looks: dict[str, dict[str, Any]] = {
+            "exact": {"color": COLORS[5], "fill": True, "label": "exact kernel"},
+            "estimate": {"color": GRAY, "linewidth": 1.0, "label": "estimate"},
+            "equivalent": {"color": COLORS[1], "linewidth": 1.2, "label": "equivalent"},
+        }
+        single = self.draw_densities(axes, [(arrays[name], look) for name, look in looks.items()])
+        if "density" in arrays:
+            density = np.where(arrays["density"] > 0, arrays["density"], np.nan)
+            axes.plot(arrays["grid"], density, color="black", lw=1.2, label="predicted density")
+            heights = np.full(len(arrays["spikes"]), 1.2 * single)
+            axes.plot(arrays["spikes"], heights, "kv", markersize=4, label="predicted isolated")
+
+
+class _OnMixture(_EquivalentSpectra, MixtureSpectra):
+    forms = ("paper", "norms", "measured")
+    norms = ("exact_paper", "exact_norms", "exact_measured", "estimate_paper", "estimate_norms",
+             "noise", "size")  # fmt: skip
+    told = "error {exact_paper:.2f}, with norms {exact_norms:.2f}; estimated {estimate_paper:.2f}"
+    claimed = "mixture", "", ".2f", "", "neither σ_b nor the number of networks is stated"
+
+
+class _OnImages(_EquivalentSpectra, ImageSpectra):
+    """The mixture is not known.
+
+    The form of the paper takes its constants from estimates, that with norms (``measured``) from
+    the samples. Claimed is the preprocessing that is nearest.
+    """
+
+    forms = ("paper", "measured")
+    norms = ("exact_paper", "exact_measured", "estimate_paper", "noise", "size")
+    told = "error {exact_paper:.3g}, with norms {exact_measured:.3g}"
+    claimed = ("MNIST", "centered-unit_", "#.3g", " at best, with σ_b² = 0.8",
+               _UNSTATED)  # fmt: skip
+
+
+_TITLE = "Eigenvalues of {} kernels and of their equivalents, {}"
+
+
+@experiment("ling2024", "figure5", _TITLE.format("conjugate", "mixture"))
+class CKSpectra(_OnMixture):
+    """Figure 5, left: conjugate kernels on the Gaussian mixture."""
+
+    kind, printed = "ck", {"relu": 0.26, "tanh": 0.81}
+
+
+@experiment("ling2024", "figure6", _TITLE.format("tangent", "mixture"))
+class NTKSpectra(_OnMixture):
+    """Figure 6, left: tangent kernels on the Gaussian mixture."""
+
+    kind, printed = "ntk", {"relu": 0.34, "tanh": 0.76}
+
+
+@experiment("ling2024", "mnist-figure5", _TITLE.format("conjugate", "MNIST"))
+class CKImageSpectra(_OnImages):
+    """Figure 5, right: conjugate kernels on two digits of MNIST."""
+
+    kind, printed = "ck", {"relu": 1.80, "tanh": 2.02}
+
+
+@experiment("ling2024", "mnist-figure6", _TITLE.format("tangent", "MNIST"))
+class NTKImageSpectra(_OnImages):
+    """Figure 6, right: tangent kernels on two digits of MNIST."""
+
+    kind, printed = "ntk", {"relu": 3.93, "tanh": 4.82}
+
+
+class _DesignSpectra(Spectra):
+    r"""Conjugate kernels of DEQs and of their designs.
+
+    The DEQ is centered, and the design is made, at the mixture's $\tau_0$, or else at the samples'
+    root mean square norm.
+    """
+
+    norms = ("exact", "estimate", "deq_noise", "design_noise", "size")
+
+    families: tuple[str, ...] = ("leaky_relu", "hard_tanh")  # one for each activation
+
+    def compare(self, deq: DEQ, sample: Sample, seed: int) -> Mapping[str, Any]:
+        r"""Spectral norms and eigenvalues of the conjugate kernels of both networks.
+
+        ``exact`` is $\|G^* - \Sigma\|$ and ``estimate`` the same for kernels that are estimated by
+        one network of each kind, as in the paper; ``deq_noise`` and ``design_noise`` are the norms
+        of what the estimates are off, and ``size`` is $\|G^*\|$.
+        """
+        x, known = sample.x, sample.mixture
+        tau0 = float(x.square().sum(1).mean().sqrt()) if known is None else known.tau0
+        (name,) = by_name(deq.activations)
+        design = cached_design(deq, tau0, "ck", self.families[self.names.index(name)])
+        exact, designed = design.kernels(x)
+        estimate = estimated_kernels(design.original, x, width=self.width, seed=seed).ck
+        z = features(network_for(design.architecture, x, width=self.width, seed=seed + 1), x)
+        other = z @ z.T
+        differences = {
+            "exact": exact - designed, "estimate": estimate - other,
+            "deq_noise": estimate - exact, "design_noise": other - designed, "size": exact,
+        }  # fmt: skip
+        found: dict[str, Any] = {key: difference_norm(m) for key, m in differences.items()}
+        pairs = {"deq": exact, "design": designed}
+        pairs |= {"deq_estimate": estimate, "design_estimate": other}
+        return found | {f"{k}_eigenvalues": torch.linalg.eigvalsh(m) for k, m in pairs.items()}
+
+    def summarize(self, results):
+        found = super().summarize(results)  # that of the samples
+        names = [key.removesuffix("_exact") for key in found if key.endswith("_exact")]
+        return found | {f"{n}_relative": found[f"{n}_exact"] / found[f"{n}_size"] for n in names}
+
+    def claims(self, summary):
+        place, way = self.place
+        largest = {
+            name: max(v for k, v in summary.items() if k.startswith(name) and k.endswith("_exact"))
+            for name in self.printed
+        }
+        yield Claim(
+            f"Error of the designs: ReLU, Tanh, {place}",
+            ", ".join(f"{value:.2f}" for value in self.printed.values()),
+            ", ".join(short(summary[f"{name}_{way}exact"]) for name in self.printed),
+            "Ling 2024, Figure 7",
+            tuple(
+                Criterion(f"{name}: at most {value:g}, as printed", largest[name], most=value)
+                for name, value in self.printed.items()
+            ),
+            corrected=True,
+            remark="nearer than printed, which has the size of random networks' noise",
+        )
+
+    def draw(self, axes: Axes, arrays: Arrays) -> None:
+        """Densities of the eigenvalues of both exact kernels, and of both estimates."""
+        thin = {"color": GRAY, "linewidth": 0.9}
+        looks: dict[str, dict[str, Any]] = {
+            "deq": {"color": COLORS[5], "fill": True, "label": "DEQ"},
+            "design": {"color": COLORS[1], "linewidth": 1.4, "label": "design"},
+            "deq_estimate": {"label": "DEQ, estimated", **thin},
+            "design_estimate": {"label": "design, estimated", "linestyle": ":", **thin},
+        }
+        self.draw_densities(axes, [(arrays[f"{k}_eigenvalues"], look) for k, look in looks.items()])
+
+
+@experiment("ling2024", "figure7", "Eigenvalues of DEQs and of their designs, mixture")
+class DesignSpectra(_DesignSpectra, MixtureSpectra):
+    """Figure 7, left: on the Gaussian mixture."""
+
+    printed = {"relu": 0.32, "tanh": 0.88}
+    place = ("mixture", "")
+    told = "$\\|G^* - \\Sigma\\|$ = {exact:.2g}, estimated {estimate:.2f}"
+
+
+@experiment("ling2024", "mnist-figure7", "Eigenvalues of DEQs and of their designs, MNIST")
+class DesignImageSpectra(_DesignSpectra, ImageSpectra):
+    """Figure 7, right: on two digits of MNIST, for several preprocessings."""
+
+    printed = {"relu": 2.34, "tanh": 4.79}
+    place = ("MNIST, `pixels`", "pixels_")
+    told = "difference {exact:.3g}, estimated {estimate:.3g}"

@@ -1,0 +1,130 @@
+"""Running an experiment: a file for each point, which is there whole or not at all."""
+
+import io
+import json
+import os
+import platform
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+import torch
+
+import shoal
+from experiments.drawing import STYLE
+from experiments.experiment import Experiment, Point, Result, computed, digest, plain
+
+_SECONDS = "seconds of this point"
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file under another name and rename it: whenever this ends, it is whole or absent."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part.write_bytes(content)
+    os.replace(part, path)
+
+
+@dataclass(frozen=True)
+class Run:
+    """An experiment, where it is kept, and what else its numbers depend on."""
+
+    experiment: Experiment
+    output: Path  # the run has a folder of its own in it
+    device: str = "cpu"
+    threads: int = 1
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """All that the numbers depend on."""
+        versions = {"shoal": shoal.__version__, "torch": str(torch.__version__)}
+        return {
+            "experiment": list(self.experiment.name),
+            "configuration": plain(self.experiment),
+            "device": torch.device(self.device).type,
+            "threads": self.threads,
+            "versions": versions | {"numpy": np.__version__},
+        }
+
+    @property
+    def folder(self) -> Path:
+        """Where the run is kept: named by a hash of its identity, so that no two runs mix."""
+        return self.output / "-".join([*self.experiment.name, digest(self.identity)[:12]])
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """What the record says of a finished run."""
+        return json.loads((self.folder / "run.json").read_text(encoding="utf-8"))
+
+    def compute(self, point: Point) -> None:
+        """Compute a point, unless its file is there."""
+        file = point_file(self.folder, point)
+        if file.exists():
+            return
+        torch.set_num_threads(self.threads)
+        start = time.perf_counter()
+        arrays = computed(self.experiment, point, torch.device(self.device))
+        content = io.BytesIO()
+        np.savez(content, **arrays, **{_SECONDS: time.perf_counter() - start})
+        write_whole(file, content.getvalue())
+
+    def execute(self, jobs: int = 1, tell: Callable[[int, int], None] = lambda *_: None) -> None:
+        """Compute what is missing in so many processes, then write the record and the figure.
+
+        Args:
+            jobs: How many processes.
+            tell: Called with the number of finished points and that of all, after each.
+        """
+        points = self.experiment.points()
+        (self.folder / "points").mkdir(parents=True, exist_ok=True)
+        for done, _ in enumerate(_each(self.compute, points, jobs), start=1):
+            tell(done, len(points))
+        results, seconds = collect(self.experiment, self.folder)
+        hardware = {"machine": platform.machine(), "cores": os.cpu_count()}
+        if torch.device(self.device).type == "cuda":
+            hardware["gpu"] = torch.cuda.get_device_name(self.device)
+        record = {
+            "title": self.experiment.title,
+            "identity": self.identity,
+            "summary": self.experiment.summarize(results),
+            "wall_seconds": round(seconds / jobs, 3),
+            "sessions": [{"computed": len(points), "jobs": jobs, "hardware": hardware}],
+        }
+        write_whole(self.folder / "run.json", (json.dumps(record, indent=1) + "\n").encode())
+        write_whole(self.folder / "figure.png", drawn(self.experiment, results))
+
+
+def point_file(folder: Path, point: Point) -> Path:
+    """Where the arrays of a point are, or will be."""
+    return folder / "points" / ("-".join(f"{key}{value}" for key, value in point.items()) + ".npz")
+
+
+def collect(one: Experiment, folder: Path) -> tuple[list[Result], float]:
+    """The results in the folder of a run, and the seconds that they took together."""
+    found, seconds = [], 0.0
+    for point in one.points():
+        with np.load(point_file(folder, point), allow_pickle=False) as stored:
+            arrays = {name: stored[name] for name in stored.files}
+        seconds += float(arrays.pop(_SECONDS))
+        found.append(Result(point, arrays))
+    return found, seconds
+
+
+def drawn(one: Experiment, results: list[Result]) -> bytes:
+    """The figure, as PNG."""
+    content = io.BytesIO()
+    with mpl.rc_context(STYLE):
+        one.plot(results).savefig(content, format="png", dpi=160)
+    return content.getvalue()
+
+
+def _each(work: Callable[[Point], None], points: list[Point], jobs: int) -> Iterator[None]:
+    if jobs == 1:
+        yield from map(work, points)
+    else:
+        from joblib import Parallel, delayed
+
+        yield from Parallel(jobs, return_as="generator_unordered")(delayed(work)(p) for p in points)

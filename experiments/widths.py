@@ -1,0 +1,177 @@
+"""Random networks of several widths, and how far their kernels are from those of infinite width."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import shoal
+from experiments.claims import Claim, Criterion
+from experiments.drawing import (
+    COLORS,
+    GRAY,
+    Axes,
+    draw_law,
+    draw_limit,
+    draw_slope,
+    logarithmic_axes,
+    new_row,
+    plain_numbers,
+)
+from experiments.experiment import Experiment, Result, grid, matching, named
+from experiments.networks import network_for
+from experiments.samples import unit_inputs
+from experiments.statistics import curve, power_law
+from shoal.architectures import Architecture
+
+
+class WidthDraws(Experiment):
+    """An experiment whose points are random networks of several widths, with the same inputs.
+
+    It has the fields ``widths``, ``draws`` of each, ``samples``, ``features`` and ``seed``.
+    """
+
+    def inputs(self) -> Tensor:
+        """The inputs, in float64: random points on the unit sphere."""
+        return unit_inputs(self.samples, self.features, self.seed)
+
+    def points(self):
+        return grid("draw", width=self.widths, draw=range(self.draws))
+
+
+class KernelErrors(WidthDraws):
+    r"""Monte Carlo errors of networks of width $m$, which fall like $m^{-1/2}$.
+
+    Each point is one random network of the architecture ``wide(point)``. The error of its conjugate
+    kernel, of its neural tangent kernel and, where groups of weights are told apart, of each
+    group's share of that is $\|\hat K - K\|_F / \|K\|_F$, for the same random inputs of norm one.
+    """
+
+    groups = True  # whether they are told apart
+
+    def compute(self, point, seed, device):
+        wide, x = self.wide(point), self.inputs().to(device)
+        network = network_for(wide, x, width=point["width"], seed=seed)
+        found = self.shares(wide, lambda some: shoal.empirical_kernel(network, x, trainable=some))
+        limits = limit_kernels(self, wide, device)
+        return {name: (found[name] - limit).norm() / limit.norm() for name, limit in limits.items()}
+
+    def shares(
+        self, wide: Architecture, kernels: Callable[[set[str] | None], shoal.Kernels]
+    ) -> dict[str, Tensor]:
+        """Both kernels and each group's share, from the kernels for groups that are trained."""
+        if not self.groups:
+            return kernels(None)._asdict()
+        found = {group: kernels({group}) for group in wide.parameter_groups}
+        shares = {group: one.ntk for group, one in found.items()}
+        ck = next(iter(found.values())).ck
+        return {"ck": ck, "ntk": torch.stack([*shares.values()]).sum(0), **shares}
+
+    def summarize(self, results):
+        laws = {kind: power_law(*curve(results, "width", kind)) for kind in results[0].arrays}
+        return {key: v for kind, law in laws.items() for key, v in law.numbers(kind).items()}
+
+
+@lru_cache(maxsize=16)
+def limit_kernels(one: KernelErrors, wide: Architecture, device: torch.device) -> dict[str, Tensor]:
+    """The kernels of an infinitely wide network, the same for all finite ones."""
+    x = one.inputs().to(device)
+    return one.shares(wide, lambda some: shoal.kernel(wide, x, trainable=some))
+
+
+def draw_errors(axes: Axes, results: Sequence[Result], labels: Mapping[str, str]) -> None:
+    """All errors of each kernel, their means and fitted power laws, and the slope of theory."""
+    errors = {kind: curve(results, "width", kind) for kind in results[0].arrays}
+    for index, (kind, measured) in enumerate(errors.items()):
+        color = COLORS[index % len(COLORS)]
+        draw_law(axes, measured, labels.get(kind, kind), color, decimals=3, means=True)
+    lowest = min(float((error * np.sqrt(width)).min()) for width, error in errors.values())
+    widths: Any = np.unique(next(iter(errors.values()))[0])
+    draw_slope(axes, widths, 0.8 * lowest)
+    logarithmic_axes(axes, widths, "width $m$")
+    axes.set_ylabel(r"relative error $\|\hat K - K\|_F \, / \, \|K\|_F$")
+    plain_numbers(axes)
+    axes.set_ylim(top=2.2 * axes.get_ylim()[1])  # room for the legend
+    axes.legend(loc="upper right")
+
+
+class GramWidth(WidthDraws):
+    r"""$\|G_m - K\|$ and $\lambda_{\min}(G_m)$ for random networks of width $m$ with the limit $K$.
+
+    Theorems ask that the error be at most a ``share`` of $\lambda = \lambda_{\min}(K)$. By Weyl's
+    inequality $\lambda_{\min}(G_m)$ then has the rest of it. Subclasses have the matrices ``gram``
+    and ``limit``, ``symbols`` of them and of $\lambda$, and what is ``claimed``, printed, where.
+    """
+
+    widths: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048, 4096)
+    draws: int = 8
+    samples: int = 32
+    features: int = 64
+    seed: int = 0  # of the inputs
+
+    def compute(self, point, seed, device):
+        x = self.inputs().to(device)
+        found, limit = self.gram(x, point["width"], seed), self.limit(x)
+        return {
+            "error": torch.linalg.matrix_norm(found - limit, 2),
+            "least": torch.linalg.eigvalsh(found)[0],
+            "limit": torch.linalg.eigvalsh(limit)[0],
+        }
+
+    def summarize(self, results):
+        r"""The slope of the error, and how often the theorem's claims hold at each width.
+
+        ``near`` is the share of networks whose error is small enough, ``large`` that of networks
+        whose least eigenvalue is what follows from it; ``width_near`` is the width at which the
+        fitted error is just small enough.
+        """
+        limit = float(results[0].arrays["limit"])
+        law = power_law(*curve(results, "width", "error"))
+        summary = {"limit": limit, **law.numbers("error")}
+        allowed = self.share * limit
+        summary["width_near"] = float((allowed / np.exp(law.offset)) ** (1 / law.slope))
+        for width in self.widths:
+            found = matching(results, {"width": width})
+            errors, least = (curve(found, "width", key)[1] for key in ("error", "least"))
+            numbers = {
+                "error": errors.mean() / limit,
+                "least": least.mean() / limit,
+                "near": (errors <= allowed).mean(),
+                "large": (least >= limit - allowed).mean(),
+            }
+            summary |= named(str(width), numbers)
+        return summary
+
+    def claims(self, summary):
+        """All networks from some width on have the theorem's least eigenvalue."""
+        large = {width: summary[f"{width}_large"] for width in self.widths}
+        some = [width for width, share in large.items() if share < 1]
+        rest = [width for width in self.widths if width > max(some, default=0)]
+        found = f"all networks from width {rest[0]} on" if rest else "not all networks of any width"
+        widest = large[self.widths[-1]]
+        asked = Criterion("share of the widest networks at least 1", widest, least=1)
+        statement, printed, section = self.claimed
+        return (Claim(statement, printed, f"{found}, n = {self.samples}", section, (asked,)),)
+
+    def plot(self, results):
+        figure, (left, right) = new_row(9.2, 3.9)
+        limit = float(results[0].arrays["limit"])
+        gram, population, least = self.symbols
+        titles = {"least": rf"$\lambda_{{\min}}({gram})$", "error": rf"$\|{gram} - {population}\|$"}
+        look: dict[str, Any] = {"color": COLORS[0], "markersize": 4, "alpha": 0.4, "mew": 0}
+        for axes, (key, title) in zip((left, right), titles.items(), strict=True):
+            axes.plot(*curve(results, "width", key), "o", label="networks", **look)
+            axes.set_xscale("log", base=2)
+            axes.set(xlabel="width $m$", title=title)
+        left.axhline(limit, color=GRAY, linewidth=1.2, label=f"${least}$")
+        draw_limit(left, (1 - self.share) * limit, f"${1 - self.share:g}\\,{least}$")
+        law, widths = power_law(*curve(results, "width", "error")), np.array(self.widths)
+        right.plot(widths, law(widths), color=COLORS[0], label=f"slope {law.slope:.2f}")
+        draw_limit(right, self.share * limit, f"${self.share:g}\\,{least}$")
+        right.set_yscale("log")
+        left.legend(loc="lower right")
+        right.legend(loc="upper right")
+        return figure

@@ -1,1 +1,0 @@
-"""The claims of Du 2018: linear convergence, eigenvalues against depth, Gram stability."""

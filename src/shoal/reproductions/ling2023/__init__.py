@@ -1,1 +1,0 @@
-"""The experiments of Ling 2023, and its theorems on the DEQ at initialization."""
