@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from explorer_tables import ACTIVATIONS, SCALES, activation_table
 
 import shoal
 from app.javascript import evaluated
+from explorer_tables import ACTIVATIONS, SCALES, activation_table
 from oracles.standard_errors import assert_near_mean
 from shoal.app.explorer import TESTED, stored_tables
 from shoal.spectra.law import Law

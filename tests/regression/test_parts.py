@@ -132,8 +132,6 @@ def test_regressions_can_be_pickled(method, precision):
     assert torch.equal(again.variance(x), fit.variance(x))
 
 
-
-
 @pytest.mark.parametrize("power", [-1000, -600, 600, 1000])
 @pytest.mark.parametrize(
     "method",

@@ -59,7 +59,7 @@ def fixed_point(
 
     Under autocast it runs in the dtype of ``z0``, forward and backward. Tensors that ``f`` uses
     without being given them, such as the parameters of a module, are differentiated by too, in
-    reverse and in forward mode, to any order. :class:`shoal.Equilibrium` makes a layer of a function.
+    reverse and in forward mode, to any order. :class:`shoal.Equilibrium` makes a layer of it.
 
     Args:
         f: Called as ``f(z, *inputs, *parameters)``; returns a tensor like ``z``. Sample $i$ of the
