@@ -130,5 +130,5 @@ def draw_laws(
     axes.plot(ends, 0.8 * lowest / np.sqrt(ends), "--", color=GRAY, lw=1.2, label="slope $-1/2$")
     logarithmic_axes(axes, levels, label)
     plain_numbers(axes)
-    axes.set_ylim(top=2.2 * axes.get_ylim()[1])  # room for the legend
+    axes.margins(y=0.25)  # room for the legend
     axes.legend(loc="upper right", fontsize=8)
