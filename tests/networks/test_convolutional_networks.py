@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from shoal import GELU, ConvResNet, ReLU, build, empirical_kernel, kernel
 from experiments.findings.widths import printed_gram
+from shoal import GELU, ConvResNet, ReLU, build, empirical_kernel, kernel
 
 
 def images(*shape, seed=0):

@@ -7,9 +7,9 @@ import torch
 from scipy.optimize import brentq
 
 import shoal
+from experiments.networks import features
 from oracles.known_law import normal
 from oracles.standard_errors import assert_near_mean
-from experiments.networks import features
 
 RELU = shoal.DEQ(shoal.ReLU(), recurrent_variance=0.2, input_variance=0.8)
 LAYER = shoal.FullyConnected((shoal.ReLU(),))

@@ -111,7 +111,7 @@ def diverged(rank: int) -> tuple[str, list[str]]:  # noqa: ARG001
 
 def parts(rank: int, names: list[str], folder: str) -> dict[str, Any]:
     """Several of these functions, one after the other."""
-    where = {"ways": (folder,), "one_sided": (folder,)}
+    where = {"ways": (folder,)}
     return {name: globals()[name](rank, *where.get(name, ())) for name in names}
 
 
@@ -138,7 +138,7 @@ def wrapped(rank: int) -> tuple[list[Any], list[str]]:  # noqa: ARG001
     return found, refused
 
 
-def one_sided(rank: int, folder: str) -> list[str]:
+def one_sided(rank: int) -> list[str]:
     """What the first process is told of calls that it makes alone, as others do something else."""
     shoal.core.processes._ABSENCE = timedelta(seconds=0.5)
     x, y = data()
