@@ -1,6 +1,7 @@
 """Figures: their style, tables of panels, errors with the power laws that fit them."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import cycle
 from typing import Any, Literal, TypeVar
 
 import matplotlib as mpl
@@ -96,9 +97,9 @@ def logarithmic_axes(axes: Axes, ticks: Iterable[float], label: str = "") -> Non
     axes.set_xlabel(label)
 
 
-def plain_numbers(axes: Axes, subs: tuple[float, ...] = (1.0, 2.0, 5.0)) -> None:
-    """Ticks of a logarithmic vertical axis at these places, as numbers without exponents."""
-    axes.yaxis.set_major_locator(LogLocator(subs=subs))
+def plain_numbers(axes: Axes) -> None:
+    """Ticks of a logarithmic vertical axis at 1, 2 and 5, as numbers without exponents."""
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
     axes.yaxis.set_minor_formatter(NullFormatter())
 
@@ -115,20 +116,19 @@ def draw_limit(axes: Axes, height: float, label: str | None = None, width: float
     axes.axhline(height, color=GRAY, linestyle="--", linewidth=width, label=label)
 
 
-def draw_law(
-    axes: Axes, measured: tuple[Any, Any], label: str, color: str, decimals=2, means=False
+def draw_laws(
+    axes: Axes, curves: Mapping[str, tuple[Any, Any]], label: str, *, least: float = 0
 ) -> None:
-    """All errors as dots, their geometric means if asked for, and the power law that fits them."""
-    (x, errors), law, levels = measured, power_law(*measured), np.unique(measured[0])
-    axes.plot(x, errors, ".", color=color, alpha=0.4, markersize=5, markeredgewidth=0)
-    if means:
-        middle = [np.exp(np.log(errors[x == level]).mean()) for level in levels]
-        axes.plot(levels, middle, "o", color=color, markersize=5.5)
-    text = f"{label}: slope {law.words(decimals)}"
-    axes.plot(levels, law(levels), color=color, linewidth=1.4, label=text)
-
-
-def draw_slope(axes: Axes, ends: Sequence[float], start: float, width: float = 1.2) -> None:
-    r"""The slope of theory, ``start`` $/\sqrt x$ between two ends."""
-    x = np.array([min(ends), max(ends)], dtype=np.float64)
-    axes.plot(x, start / np.sqrt(x), "--", color=GRAY, linewidth=width, label="slope $-1/2$")
+    """Errors against sizes as dots, the power laws that fit them from a size on, and theory's."""
+    for (name, (x, errors)), color in zip(curves.items(), cycle(COLORS), strict=False):
+        law, levels = power_law(x[x >= least], errors[x >= least]), np.unique(x)
+        axes.plot(x, errors, ".", color=color, alpha=0.4, markersize=5, markeredgewidth=0)
+        look = {"color": color, "linewidth": 1.4, "label": f"{name}: slope {law.words()}"}
+        axes.plot(levels, law(levels), **look)
+    lowest = min(float((errors * np.sqrt(x)).min()) for x, errors in curves.values())
+    ends = levels[[0, -1]]
+    axes.plot(ends, 0.8 * lowest / np.sqrt(ends), "--", color=GRAY, lw=1.2, label="slope $-1/2$")
+    logarithmic_axes(axes, levels, label)
+    plain_numbers(axes)
+    axes.margins(y=0.25)  # room for the legend
+    axes.legend(loc="upper right", fontsize=8)

@@ -17,6 +17,7 @@ from experiments.drawing import (
     COLORS,
     GRAY,
     Axes,
+    draw_laws,
     draw_limit,
     draw_panels,
     logarithmic_axes,
@@ -177,13 +178,8 @@ class LinearConvergence(Experiment):
         axes.set(yscale="log", xlabel="step $k$")
 
     def _draw_drifts(self, axes: Axes, results: Sequence[Result]) -> None:
-        measured = curve(results, "width", "drift")
-        law = power_law(*measured)
-        axes.plot(*measured, ".", color=COLORS[0], alpha=0.6)
-        label = f"slope {signed(law.slope)}"
-        axes.plot(self.widths, law(self.widths), color=COLORS[0], label=label)
+        draw_laws(axes, {"networks": curve(results, "width", "drift")}, "width $m$")
         draw_limit(axes, 0.25, "1/4, what the proofs allow")
-        logarithmic_axes(axes, self.widths, "width $m$")
 
 
 def _below(arrays: Mapping[str, Any]) -> bool:

@@ -82,6 +82,8 @@ class Run:
         (self.folder / "points").mkdir(parents=True, exist_ok=True)
         for done, _ in enumerate(_each(self.compute, points, jobs), start=1):
             tell(done, len(points))
+        for left in self.folder.rglob(".*.part"):  # of runs that were killed
+            left.unlink()
         results, seconds = collect(self.experiment, self.folder)
         hardware = {"machine": platform.machine(), "cores": os.cpu_count()}
         if torch.device(self.device).type == "cuda":

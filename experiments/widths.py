@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,12 +13,9 @@ from experiments.drawing import (
     COLORS,
     GRAY,
     Axes,
-    draw_law,
+    draw_laws,
     draw_limit,
-    draw_slope,
-    logarithmic_axes,
     new_row,
-    plain_numbers,
 )
 from experiments.experiment import Experiment, Result, grid, matching, named
 from experiments.networks import network_for
@@ -83,19 +79,10 @@ def limit_kernels(one: KernelErrors, wide: Architecture, device: torch.device) -
 
 
 def draw_errors(axes: Axes, results: Sequence[Result], labels: Mapping[str, str]) -> None:
-    """All errors of each kernel, their means and fitted power laws, and the slope of theory."""
-    errors = {kind: curve(results, "width", kind) for kind in results[0].arrays}
-    for index, (kind, measured) in enumerate(errors.items()):
-        color = COLORS[index % len(COLORS)]
-        draw_law(axes, measured, labels.get(kind, kind), color, decimals=3, means=True)
-    lowest = min(float((error * np.sqrt(width)).min()) for width, error in errors.values())
-    widths: Any = np.unique(next(iter(errors.values()))[0])
-    draw_slope(axes, widths, 0.8 * lowest)
-    logarithmic_axes(axes, widths, "width $m$")
+    """All errors of each kernel, the fitted power laws, and the slope of theory."""
+    kinds = results[0].arrays
+    draw_laws(axes, {labels.get(k, k): curve(results, "width", k) for k in kinds}, "width $m$")
     axes.set_ylabel(r"relative error $\|\hat K - K\|_F \, / \, \|K\|_F$")
-    plain_numbers(axes)
-    axes.set_ylim(top=2.2 * axes.get_ylim()[1])  # room for the legend
-    axes.legend(loc="upper right")
 
 
 class GramWidth(WidthDraws):
@@ -160,18 +147,15 @@ class GramWidth(WidthDraws):
         figure, (left, right) = new_row(9.2, 3.9)
         limit = float(results[0].arrays["limit"])
         gram, population, least = self.symbols
-        titles = {"least": rf"$\lambda_{{\min}}({gram})$", "error": rf"$\|{gram} - {population}\|$"}
-        look: dict[str, Any] = {"color": COLORS[0], "markersize": 4, "alpha": 0.4, "mew": 0}
-        for axes, (key, title) in zip((left, right), titles.items(), strict=True):
-            axes.plot(*curve(results, "width", key), "o", label="networks", **look)
-            axes.set_xscale("log", base=2)
-            axes.set(xlabel="width $m$", title=title)
+        look = {"color": COLORS[0], "markersize": 4, "alpha": 0.4, "mew": 0}
+        left.plot(*curve(results, "width", "least"), "o", label="networks", **look)
         left.axhline(limit, color=GRAY, linewidth=1.2, label=f"${least}$")
         draw_limit(left, (1 - self.share) * limit, f"${1 - self.share:g}\\,{least}$")
-        law, widths = power_law(*curve(results, "width", "error")), np.array(self.widths)
-        right.plot(widths, law(widths), color=COLORS[0], label=f"slope {law.slope:.2f}")
+        left.set_xscale("log", base=2)
+        left.set(xlabel="width $m$", title=rf"$\lambda_{{\min}}({gram})$")
+        draw_laws(right, {"networks": curve(results, "width", "error")}, "width $m$")
         draw_limit(right, self.share * limit, f"${self.share:g}\\,{least}$")
-        right.set_yscale("log")
+        right.set_title(rf"$\|{gram} - {population}\|$")
         left.legend(loc="lower right")
         right.legend(loc="upper right")
         return figure

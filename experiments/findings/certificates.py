@@ -142,7 +142,7 @@ class CertifiedTraining(Experiment):
             axes.plot(steps, values, "o-", label="loss", **look)
             if result is results[0]:
                 axes.set_ylabel(words[key])
-                axes.set_ylim(ends.get(key))
+                axes.set(**({"ylim": ends[key]} if key in ends else {}))
             proved = float(arrays["status"]) == _STATUS["proved"]
             told = "proved" if proved else f"refused: {arrays['failure']}"
             size = rf"{result.point['case']}, $\eta$ = {float(arrays['step_size']):.1e}"

@@ -8,7 +8,7 @@ from numpy.polynomial import Chebyshev
 from torch import Tensor
 
 import shoal
-from experiments.drawing import COLORS, GRAY, Axes, new_row, plain_numbers
+from experiments.drawing import COLORS, GRAY, Axes, logarithmic_axes, new_row, plain_numbers
 from experiments.experiment import Experiment, Result, by_point, experiment, grid, matching
 from experiments.networks import by_name, network_for
 from shoal.activations import Activation
@@ -144,9 +144,8 @@ class Recovery(Experiment):
                 sizes = [r.point["samples"] for r in mine]
                 look = {"color": color, "markersize": 4, "label": f"{name}, scale {scale}"}
                 last.plot(sizes, lengths, line, **look)
-        last.set(xscale="log", yscale="log", xlabel="observations $n$")
+        logarithmic_axes(last, self.samples, "observations $n$")
         last.set_ylabel("mean length of intervals / range of the prior")
-        last.set_xticks(self.samples, [f"{n}" for n in self.samples])
         plain_numbers(last)
         last.legend()
         return figure

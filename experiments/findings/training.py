@@ -8,15 +8,7 @@ import torch
 from torch import Tensor
 
 import shoal
-from experiments.drawing import (
-    COLORS,
-    GRAY,
-    Axes,
-    draw_law,
-    draw_panels,
-    draw_slope,
-    logarithmic_axes,
-)
+from experiments.drawing import COLORS, GRAY, Axes, draw_laws, draw_panels
 from experiments.experiment import Point, Result, experiment, grid, matching, named
 from experiments.networks import TITLES, DEQs, full_batch, make, rival, wide_kernels
 from experiments.samples import Samples, image_samples, unit_inputs
@@ -205,16 +197,10 @@ class PredictedTraining(DEQs):
     def plot(self, results):
         def panel(axes: Axes, _: str, name: str) -> str:
             found = matching(results, {"activation": name})
-            for kind, color in zip(("train", "test"), COLORS, strict=False):
-                label = f"{kind}ing predictions".replace("testing", "test")
-                draw_law(axes, curve(found, "width", kind), label, color)
-            draw_slope(axes, self.widths, 0.5)
-            logarithmic_axes(axes, self.widths, "width $m$")
-            axes.legend(loc="upper right", fontsize=8)
+            kinds = {"training": "train", "test": "test"}
+            rows = {f"{k} predictions": curve(found, "width", key) for k, key in kinds.items()}
+            draw_laws(axes, rows, "width $m$")
             return f"{self.title_at({'activation': name})} DEQ"
 
         size, y = (4.6 * len(self.names), 4.0), "relative gap between predicted and measured"
-        figure = draw_panels([""], self.names, panel, size, y=y, legend=None, sharey=True)
-        low, high = figure.axes[0].get_ylim()
-        figure.axes[0].set_ylim(low, 2.5 * high)  # room for the legend
-        return figure
+        return draw_panels([""], self.names, panel, size, y=y, legend=None, sharey=True)

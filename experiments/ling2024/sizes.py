@@ -1,17 +1,16 @@
 """Errors of equivalents and of designs against the number of samples: figures 1, 2 and 4."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 import shoal
 from experiments.claims import Claim, Criterion, each, interval, short, signed
-from experiments.drawing import COLORS, Axes, draw_slope, logarithmic_axes, new_row, plain_numbers
+from experiments.drawing import COLORS, Axes, draw_laws, new_row
 from experiments.experiment import Result, experiment, grid, matching, named
 from experiments.networks import DEQs, title_of
 from experiments.statistics import curve, power_law
@@ -88,36 +87,20 @@ class SampleSizes(DEQs):
         """The mixture that ``n`` samples are drawn from."""
         return shoal.GaussianMixture.ling2024(round(self.ratio * n))
 
-    def _fit(self, results: Sequence[Result], name: str, key: str) -> tuple[Any, Any, Any]:
-        """Sizes and errors of one activation, and the power law of those of large samples."""
-        n, errors = curve(matching(results, {"activation": name}), "n", key)
-        kept = n >= self.fit_from
-        return n, errors, power_law(n[kept], errors[kept])
-
     def laws(self, results: Sequence[Result], name: str, key: str) -> dict[str, float]:
         """The slope of an error with its 95% interval, and the mean for the largest samples."""
-        n, errors, law = self._fit(results, name, key)
+        n, errors = curve(matching(results, {"activation": name}), "n", key)
+        law = power_law(n[n >= self.fit_from], errors[n >= self.fit_from])
         largest = float(errors[n == n.max()].mean())
         return law.numbers(f"{name}_{key}") | {f"{name}_{key}_error": largest}
 
-    def draw_errors(
-        self, axes: Axes, results: Sequence[Result], name: str, key: str, label: str = "", **look
+    def draw(
+        self, axes: Axes, results: Sequence[Result], rows: Mapping[str, tuple[str, str]]
     ) -> None:
-        """Means and standard deviations of an error of one activation against $n$."""
-        n, errors, law = self._fit(results, name, key)
-        rows = [errors[n == level] for level in np.unique(n)]
-        means, spread = (np.array([f(row) for row in rows]) for f in (np.mean, np.std))
-        look = {"fmt": "o-", "markersize": 4, "linewidth": 1.2, "capsize": 2} | look
-        label = f"{self.title_at({'activation': name})}{label}: {law.words()}"
-        axes.errorbar(np.unique(n), means, np.minimum(spread, 0.9 * means), label=label, **look)
-
-    def label_axes(self, axes: Axes, start: float) -> None:
-        r"""Axes, the theory's slope from ``start`` $/\sqrt n$ on, the legend and room for it."""
-        draw_slope(axes, self.samples, start, width=1.1)
-        logarithmic_axes(axes, self.samples, "samples $n$")
-        axes.legend(loc="lower left", title=f"slopes and 95% intervals, $n ≥ {self.fit_from}$")
-        low, high = axes.get_ylim()
-        axes.set_ylim(low * (low / high) ** 0.6, high)
+        """Errors against $n$, by their label: of which activation, and which."""
+        of = {n: matching(results, {"activation": n}) for n in self.names}
+        curves = {label: curve(of[name], "n", key) for label, (name, key) in rows.items()}
+        draw_laws(axes, curves, "samples $n$", least=self.fit_from)
 
 
 class _EquivalentError(SampleSizes):
@@ -180,11 +163,9 @@ class _EquivalentError(SampleSizes):
         titles = {"paper": "the form of Ling 2024", "norms": "the form with norms"}
         figure, panels = new_row(9.2, 4.6, len(titles), sharey=True)
         for axes, (form, title) in zip(panels, titles.items(), strict=True):
-            for name, color in zip(self.names, COLORS, strict=False):
-                self.draw_errors(axes, results, name, form, color=color)
+            rows = {self.title_at({"activation": name}): (name, form) for name in self.names}
+            self.draw(axes, results, rows)
             axes.set_title(title)
-            self.label_axes(axes, 3.0)
-        plain_numbers(panels[0], (1.0,))
         G = {"ck": "G", "ntk": "K"}[self.kind]
         panels[0].set_ylabel(rf"relative error $\|{G}^* - \bar{{{G}}}\| \, / \, \|{G}^*\|$")
         return figure
@@ -273,12 +254,14 @@ class DesignError(SampleSizes):
         figure, (left, *panels) = new_row(13.0, 4.4, 3)
         self._draw_activations(left)
         for axes, kind in zip(panels, ("ck", "ntk"), strict=True):
-            for name, color in zip(self.names, COLORS, strict=False):
-                families = [family for k, family in self._designs(name) if k == kind]
-                for family, fmt in zip(families, ("o-", "s:"), strict=False):
-                    look = {"label": f" → {_WORDS[family]}", "fmt": fmt, "color": color}
-                    self.draw_errors(axes, results, name, f"{kind}_{family}", **look)
-            self.label_axes(axes, 1.5)
+            designs = [
+                (name, f) for name in self.names for k, f in self._designs(name) if k == kind
+            ]
+            rows = {
+                f"{self.title_at({'activation': name})} → {_WORDS[f]}": (name, f"{kind}_{f}")
+                for name, f in designs
+            }
+            self.draw(axes, results, rows)
         panels[0].set_title("conjugate kernels")
         panels[1].set_title("tangent kernels, all weights trained")
         panels[0].set_ylabel(r"relative error $\|G^* - \Sigma\| \, / \, \|G^*\|$")

@@ -5,14 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from scipy import stats
 
 import shoal
 from experiments import gao2022, ling2023
-from experiments.experiment import Result, seed_of
+from experiments.experiment import seed_of
 from experiments.findings.certificates import CertifiedTraining, RequiredWidths
 from experiments.findings.training import PredictedTraining, TrainingCurves
-from experiments.ling2024.networks import Accuracies
 from experiments.networks import (
     accuracy,
     features,
@@ -23,8 +21,6 @@ from experiments.networks import (
     wide_kernels,
 )
 from experiments.samples import parted, unit_inputs
-from experiments.statistics import spread, z_scores
-from oracles.standard_errors import assert_near_mean
 
 CPU = torch.device("cpu")
 TANH = shoal.DEQ(shoal.Tanh(), 0.2, 0.8)
@@ -72,15 +68,6 @@ def test_readouts_are_those_of_ridge_regression(name: str) -> None:
     assert accuracy(net, x, (labels + 1) % 3, found) == 0
 
 
-def test_z_scores_are_those_of_welch() -> None:
-    generator = np.random.default_rng(0)
-    first, second = generator.normal(size=(4, 3)), generator.normal(size=(5, 3))
-    rows = [[Result({}, {"loss": row}) for row in rows] for rows in (first, second)]
-    expected = stats.ttest_ind(first, second, equal_var=False).statistic
-    assert z_scores(rows[0], rows[1], "loss") == pytest.approx(expected)
-    assert spread(rows[0][:1], "loss")[1].tolist() == [0, 0, 0]
-
-
 def test_parallel_samples_are_parted_and_others_stay() -> None:
     x = unit_inputs(5, 4, 0)
     found = parted(torch.cat([3 * x, -2 * x[:2]]), 0)
@@ -121,13 +108,6 @@ def test_gaps_from_predictions_fall_with_the_width(compute) -> None:
         assert summary[f"tanh_{kind}_widest"] < 0.1
 
 
-def test_accuracies(quick_run) -> None:
-    _, results, summary = quick_run(Accuracies)
-    assert all(0.5 < float(result.arrays["test"]) < 1 for result in results)
-    for network in ("deq", "moments", "naive"):
-        assert summary[f"readout_tanh_digits_{network}_128"] > 0.8
-
-
 def test_wider_deqs_train_faster_and_stay_contractions(quick_run) -> None:
     experiment, results, summary = quick_run(ling2023.Losses)
     steps = [summary[f"sphere_{m}_steps_to_tenth"] for m in experiment.widths[1:]]
@@ -159,16 +139,6 @@ def test_implicit_networks_keep_their_norm_and_are_tested_on_the_way(quick_run) 
     errors = done.outputs[:, :, 0].double() - task.test[1]
     expected = errors.square().mean(1).numpy() / 2
     assert result.arrays["test"][[0, 2, 4]] == pytest.approx(expected, rel=1e-3)
-
-
-def test_the_step_size_is_that_of_the_widest_network() -> None:
-    experiment = replace(ling2023.Losses.quick(), step_share=1.0)
-    x, deq = experiment.task("sphere").x.double(), experiment.architecture(60)
-    assert torch.allclose(x.norm(dim=1), torch.full((60,), 60**0.5, dtype=x.dtype))
-    nets = (shoal.build(deq, in_features=60, width=256, seed=s, dtype=x.dtype) for s in range(4))
-    wide = [float(torch.linalg.eigvalsh(shoal.empirical_kernel(net, x).ntk)[-1]) for net in nets]
-    value = 1 / experiment.step_size(deq, x)
-    assert_near_mean(value, wide, more=8 / 256 * value)  # the mean converges like 1/m
 
 
 def test_a_proved_certificate_is_kept_and_refusals_have_their_reasons(quick_run) -> None:

@@ -6,12 +6,8 @@ from experiments.experiment import registered
 from result_tables import committed
 from result_tables.results import summary
 
-YES, CORRECTED, PART, NO = (
-    "reproduced",
-    "reproduced with correction",
-    "in part",
-    "not reproduced",
-)
+YES, CORRECTED = "reproduced", "reproduced with correction"
+PART, NO = "in part", "not reproduced"
 VERDICTS = {
     "du2018-convergence": [YES],
     "du2018-depth": [YES],

@@ -1,7 +1,6 @@
 """Kernels and Gram matrices of finite networks against their limits, and against the depth."""
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,6 @@ import torch
 import shoal
 from experiments import du2018, gao2022, ling2023
 from experiments.findings.widths import ConvWidthError, GroupError, WidthError
-from experiments.samples import on_sphere
 from experiments.statistics import power_law
 
 CPU = torch.device("cpu")
@@ -94,24 +92,6 @@ def test_depth_converges_at_the_predicted_rates(quick_run) -> None:
         assert bool(np.all(result.arrays["tied"][1:] < result.arrays["tied"][:-1]))
 
 
-def test_one_layer_is_a_layer() -> None:
-    experiment = replace(ling2023.Depth.quick(), widths=(64,), draws=1, layers=4)
-    found = experiment.compute(experiment.points()[0], seed=0, device=CPU)
-    x = on_sphere(12, 24, 0)[0]
-    deq = shoal.DEQ.ling2023(0.08, 24)
-    net = shoal.build(deq, in_features=24, width=64, seed=0, dtype=torch.float64)
-    first = (x @ net.get_parameter("input").detach().T).relu()
-    whole = net.solve(x).value
-    expected = float((whole @ whole.T - first @ first.T).norm()) / 64
-    assert found["tied"][0] == pytest.approx(expected, rel=1e-7)
-    # K^(1) is the kernel without recurrent weights
-    bare = shoal.kernel(shoal.DEQ.ling2023(0.0, 24), x).ck
-    expected = float((shoal.kernel(deq, x).ck - bare).norm())
-    assert found["population"][0] == pytest.approx(expected, rel=1e-9)
-    expected = float((first @ first.T / 64 - bare).norm())
-    assert found["finite"][0] == pytest.approx(expected, rel=1e-9)
-
-
 def test_the_gram_matrix_is_stable_within_the_radius(quick_run) -> None:
     experiment, _, summary = quick_run(gao2022.Stability)
     for width in experiment.widths:
@@ -131,25 +111,6 @@ def test_eigenvalues_fall_like_the_square_of_the_depth(compute) -> None:
     assert math.isclose(summary["resnet_slope"], -2, abs_tol=1e-3)
     assert math.isclose(summary["convolutional_slope"], -2, abs_tol=1e-3)
     assert 0.1 < summary["fully_connected_factor"] < 0.5
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("kind", du2018.KINDS)
-def test_the_limit_of_a_gram_matrix_is_that_of_a_wide_network(kind: str) -> None:
-    setting = du2018.Setting(kind, 3, 8, 0)
-    architecture = setting.architecture(shoal.Tanh(), 2, 0.9)
-    x = setting.inputs()
-    options = {"pixel_axes": 1} if x.dim() > 2 else {}
-    draws, width = 8, 500
-    grams = []
-    for seed in range(draws):
-        net = shoal.build(
-            architecture, in_features=x.shape[1], width=width, seed=seed, dtype=x.dtype, **options
-        )
-        grams.append(shoal.empirical_kernel(net, x, trainable={"layer2"}).ntk.detach())
-    least = torch.stack([torch.linalg.eigvalsh(gram)[0] for gram in grams])
-    error, bias = float(least.std()) / draws**0.5, float(grams[0].diagonal().mean()) / width
-    assert abs(setting.limit(architecture) - float(least.mean())) < 4 * error + bias
 
 
 def test_losses_stay_below_their_bound_and_gram_matrices_in_place(quick_run) -> None:

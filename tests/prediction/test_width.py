@@ -7,6 +7,7 @@ import torch
 from scipy.optimize import brentq
 
 import shoal
+from experiments.networks import features
 from oracles.known_law import normal
 from oracles.standard_errors import assert_near_mean
 
