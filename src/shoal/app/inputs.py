@@ -56,19 +56,9 @@ def load_inputs(
     largest, they are standardized before, and ``notes`` of what is returned says so. The pixels of
     named datasets have one scale.
 
-    Args:
-        source: A name, or a file.
-        label: Where the labels are: a column of a CSV file, by name or by index, or an ``.npy``
-            file beside one.
-        n: How many samples to take; all by default.
-        most: How many to take at most where ``n`` does not say.
-        seed: What draws the samples, of each class its share, where not all are taken; 0 by default
-            for a file, which may be sorted. Of a named dataset, the first are taken without one.
-        prepared: Whether to center and scale them.
-        standardize: Whether to give all columns the same variance; by default those of a file, if
-            they are on very different scales.
-        dtype: Of the inputs.
-        device: Where they go.
+    ``most`` says how many samples are taken where ``n`` does not. A seed draws them, of each class
+    its share; it is 0 by default for a file, which may be sorted. Of a named dataset the first are
+    taken without one.
     """
     raw = _read(source, label)
     if source not in NAMES:
@@ -129,10 +119,8 @@ def _file(source: str, label: str | None) -> Dataset:
     try:
         return read_csv(source, label=column, dtype=torch.float64)
     except ValueError as error:
-        if "regression" not in str(error):
-            hint = "" if label is not None else "; --label COLUMN says where the labels are"
-            raise ValueError(f"{error}{hint}") from None
-    return read_csv(source, label=column, regression=True, dtype=torch.float64)
+        hint = "" if label is not None else "; --label COLUMN says where the labels are"
+        raise ValueError(f"{error}{hint}") from None
 
 
 def _order(data: Dataset, seed: int | None) -> Tensor:
