@@ -93,17 +93,10 @@ def population_of(data: Inputs) -> Population:
     The linear part of the target is estimated by regression on the principal components, less what
     as many random numbers would explain.
 
-    Args:
-        data: Vectors, with or without labels.
-
-    Raises:
-        ValueError: If all inputs are zero.
-
     Example:
         >>> import torch
         >>> from shoal.app.inputs import Inputs
-    from shoal.app.pages import template, versions
-            >>> x = torch.tensor([[3.0, 0.0], [-3.0, 0.0], [0.0, 1.0], [0.0, -1.0]]).double()
+        >>> x = torch.tensor([[3.0, 0.0], [-3.0, 0.0], [0.0, 1.0], [0.0, -1.0]]).double()
         >>> [round(value, 6) for value in population_of(Inputs(x)).values]
         [0.2, 1.8]
     """
@@ -182,19 +175,7 @@ def explorer_page(
     input_variance: float = 0.8,
     command: str | None = None,
 ) -> str:
-    """The explorer as an HTML page that refers to nothing outside of itself.
-
-    Args:
-        population: What the inputs are like: of data, or two classes.
-        activation: That of the start, by a name in the tables.
-        recurrent_variance: That of the start.
-        input_variance: That of the start.
-        command: What makes the page again.
-
-    Raises:
-        ImportError: If Jinja2 is not installed.
-        ValueError: If there is no table of the activation.
-    """
+    """The explorer as an HTML page that refers to nothing outside of itself."""
     page = template("explorer.html")
     from markupsafe import Markup
 

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from shoal.data import Dataset, load, read_csv, read_numpy
+from shoal import data
+from shoal.data import Dataset
 
 NAMES = ("digits", "mnist", "fashion-mnist", "cifar-10")
 _ENDINGS = (".csv", ".csv.gz", ".npy", ".npz")
@@ -56,19 +57,9 @@ def load_inputs(
     largest, they are standardized before, and ``notes`` of what is returned says so. The pixels of
     named datasets have one scale.
 
-    Args:
-        source: A name, or a file.
-        label: Where the labels are: a column of a CSV file, by name or by index, or an ``.npy``
-            file beside one.
-        n: How many samples to take; all by default.
-        most: How many to take at most where ``n`` does not say.
-        seed: What draws the samples, of each class its share, where not all are taken; 0 by default
-            for a file, which may be sorted. Of a named dataset, the first are taken without one.
-        prepared: Whether to center and scale them.
-        standardize: Whether to give all columns the same variance; by default those of a file, if
-            they are on very different scales.
-        dtype: Of the inputs.
-        device: Where they go.
+    ``most`` says how many samples are taken where ``n`` does not. A seed draws them, of each class
+    its share; it is 0 by default for a file, which may be sorted. Of a named dataset the first are
+    taken without one.
     """
     raw = _read(source, label)
     if source not in NAMES:
@@ -81,7 +72,9 @@ def load_inputs(
     x = raw.x
     if prepared and standardize is not None:  # by all samples, not by those that are taken
         notes += _scaling(_scales(x), standardize)
-        x = _standardized(x) if standardize else x
+        if standardize:
+            largest = x.abs().amax(0).clamp(min=torch.finfo(x.dtype).tiny)
+            x = data.standardize(replace(raw, x=x / largest)).x  # so that no square overflows
     x = _normalized(raw.name, x[rows]) if prepared else x[rows]
     y = None if raw.y is None else raw.y[rows].to(device, None if raw.classes else dtype)
     return replace(
@@ -101,7 +94,7 @@ def _read(source: str, label: str | None) -> Inputs:
         if label is not None:
             raise ValueError(f"--label must be left out with {source}, got {label!r}")
         split = "all" if source == "digits" else "train"
-        found, name = load(source, split=split, dtype=torch.float64), None
+        found, name = data.load(source, split=split, dtype=torch.float64), None
     elif source.endswith(_ENDINGS):
         if not os.path.isfile(source):  # no folder, no device, no pipe that would be waited for
             raise ValueError(f"DATA must be a file that exists, got {source!r}")
@@ -124,28 +117,26 @@ def _file(source: str, label: str | None) -> Dataset:
             raise ValueError(
                 f"--label must name an .npy file beside an .npy file, got {label!r} for {source!r}"
             )
-        return read_numpy(source, label, dtype=torch.float64)
+        return data.read_numpy(source, label, dtype=torch.float64)
     column = int(label) if label is not None and label.removeprefix("-").isdecimal() else label
     try:
-        return read_csv(source, label=column, dtype=torch.float64)
+        return data.read_csv(source, label=column, dtype=torch.float64)
     except ValueError as error:
-        if "regression" not in str(error):
-            hint = "" if label is not None else "; --label COLUMN says where the labels are"
-            raise ValueError(f"{error}{hint}") from None
-    return read_csv(source, label=column, regression=True, dtype=torch.float64)
+        hint = "" if label is not None else "; --label COLUMN says where the labels are"
+        raise ValueError(f"{error}{hint}") from None
 
 
-def _order(data: Dataset, seed: int | None) -> Tensor:
+def _order(samples: Dataset, seed: int | None) -> Tensor:
     """An order in which the first samples, however many, have the classes in their shares."""
     if seed is None:
-        return torch.arange(len(data))
+        return torch.arange(len(samples))
     generator = torch.Generator().manual_seed(seed)
-    order = torch.randperm(len(data), generator=generator)
-    if data.y is None or not data.classes:
+    order = torch.randperm(len(samples), generator=generator)
+    if samples.y is None or not samples.classes:
         return order
-    jitter = torch.rand(len(data), generator=generator, dtype=torch.float64)
+    jitter = torch.rand(len(samples), generator=generator, dtype=torch.float64)
     place = torch.empty_like(jitter)  # within the class, from zero to one
-    classes = data.y.cpu()[order]
+    classes = samples.y.cpu()[order]
     for index in classes.unique():
         members = (classes == index).nonzero()[:, 0]
         ranks = torch.arange(len(members)).to(jitter)
@@ -195,16 +186,6 @@ def _scaling(found: _Scales, standardize: bool) -> Iterator[str]:
     if found.constant:
         verb = "is" if found.constant == 1 else "are"
         yield f"{found.constant} of {found.columns + found.constant} columns {verb} constant."
-
-
-def _standardized(x: Tensor) -> Tensor:
-    """Columns with a mean of zero and a variance of one; constant ones become zero."""
-    same = x.amin(0) == x.amax(0)  # whose differences from their mean are rounding
-    largest = x.abs().amax(0)
-    x = x / torch.where(largest > 0, largest, 1)  # so that no square overflows
-    x = torch.where(same, 0, x - x.mean(0))
-    size = x.square().mean(0).sqrt()
-    return x / torch.where(size > 0, size, 1)
 
 
 def _normalized(name: str, x: Tensor) -> Tensor:

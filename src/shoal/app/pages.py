@@ -62,17 +62,7 @@ def render_page(
     notes: Sequence[str] = (),
     verdict: Sequence[str] = (),
 ) -> str:
-    """An HTML page that refers to nothing outside of itself, light or dark as the reader's system.
-
-    Args:
-        title: What the page is about.
-        lead: What there is to say of it in a line.
-        parts: What is shown, one below the other; their names differ.
-        device: Where it was computed; the page names the machine.
-        command: What makes the page again.
-        notes: What else there is to say of it before all else, in sentences.
-        verdict: What it comes to, before all numbers.
-    """
+    """An HTML page that refers to nothing outside of itself."""
     return template("page.html").render(
         title=title,
         lead=lead,

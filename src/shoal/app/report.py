@@ -15,7 +15,7 @@ from shoal.core.files import finite, json_text
 
 Analysis = dict[Section, Findings]
 
-_COLUMNS = 4  # of the figure
+_COLUMNS = 3  # of the figure
 _SAME = 0.02  # of the explained variance: a difference that is not worth a loop
 _DEVIATIONS = 2.0  # up to which a difference of accuracies is chance
 _PAIR = ("deq", "naive")  # what is compared: the loop, and one layer with its activation
