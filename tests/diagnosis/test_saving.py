@@ -23,6 +23,7 @@ def test_pictures_show_every_start_and_no_move_that_was_not_made() -> None:
     assert "no move is a finite number" in [t.get_text() for t in broken.plot().axes[0].texts]
 
 
+@pytest.mark.thorough
 def test_pages_pictures_and_numbers_are_saved(tmp_path: Path) -> None:
     pytest.importorskip("jinja2")
     pytest.importorskip("matplotlib")
