@@ -84,7 +84,7 @@ def test_hard_tanh_against_quadrature(low, high):
             assert error.max() <= 1e-13
 
 
-@pytest.mark.thorough("five", "clipped", "hard sigmoid", "ReLU6")
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", OWN)
 def test_kinks_anywhere_against_quadrature(name):
     phi = OWN[name]

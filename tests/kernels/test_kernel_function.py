@@ -133,7 +133,7 @@ def finite_deq_kernels(deq, x, width, seed):
     }
 
 
-@pytest.mark.thorough("Tanh")
+@pytest.mark.thorough
 @pytest.mark.parametrize("phi", [ReLU(), Tanh()], ids=repr)
 def test_wide_random_networks(phi):
     """CK and each group's NTK are the means over random networks, at the rate m^{-1/2}."""

@@ -114,7 +114,7 @@ def stacked(runs: list[MixtureStatistics], name: str) -> tuple[Tensor, Tensor]:
     return torch.stack([f.value for f in found]), torch.stack([f.error for f in found])
 
 
-@pytest.mark.thorough("6-240", "50-30")
+@pytest.mark.thorough
 @pytest.mark.parametrize(("p", "n"), [(50, 30), (30, 90), (6, 240)])
 def test_unbiased_for_known_mixtures(p: int, n: int) -> None:
     """By z-tests, with fewer samples of a class than dimensions and with many more."""
@@ -150,7 +150,7 @@ def test_the_plug_in_is_biased() -> None:
     assert abs(float(found.value) - 1) < 3 * float(found.error) < 0.05
 
 
-@pytest.mark.thorough("60-90", "8-300")
+@pytest.mark.thorough
 @pytest.mark.parametrize(("p", "n"), [(60, 90), (100, 60), (8, 300)])
 def test_errors_are_those_of_repetition(p: int, n: int) -> None:
     """Standard errors against the spread of repeated estimates, and their coverage.

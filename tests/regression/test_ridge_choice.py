@@ -90,6 +90,7 @@ def test_generalized_cross_validation(ridge):
             getattr(iterated, name)()
 
 
+@pytest.mark.thorough
 def test_standard_errors_of_probes_are_those_of_many_seeds():
     x, y = data(120)
     method = shoal.ConjugateGradients(shoal.Nystrom(60), tolerance=1e-9)
