@@ -43,7 +43,7 @@ assert (package / "py.typed").is_file(), "py.typed is missing"
 deq = shoal.DEQ("tanh", recurrent_variance=0.2, input_variance=0.8)
 x = torch.nn.functional.normalize(torch.tensor([[3.0, 1.0], [1.0, 2.0], [-1.0, 1.0]]).double())
 ntk = shoal.kernel(deq, x).ntk
-shallow = shoal.design(deq, tau0=1.0, match="ntk", method="sphere").architecture
+shallow = shoal.design(deq, input_norm=1.0, which="ntk", method="sphere").architecture
 assert (ntk - shoal.kernel(shallow, x).ntk).abs().max() < 1e-8, "the design has another kernel"
 net = shoal.build(deq, in_features=2, width=512, out_features=1, dtype=torch.float64)
 net(x).square().sum().backward()

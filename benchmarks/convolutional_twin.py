@@ -58,7 +58,7 @@ def main() -> None:
     left.imshow(digits.permute(0, 2, 1, 3).reshape(24, 24), cmap="gray_r")
     left.set_title("digits, 8 by 8 pixels")
     left.set_axis_off()
-    for phi, style in ((shoal.ReLU(), "o-"), (shoal.Erf(), "s--")):
+    for phi, style in ((shoal.activations.ReLU(), "o-"), (shoal.activations.Erf(), "s--")):
         values = [error(phi, size) for size in SIZES]
         middle.loglog(SIZES, values, style, label=type(phi).__name__)
     middle.set_xticks([0.1, 0.2, 0.4, 0.8], ["0.1", "0.2", "0.4", "0.8"])
@@ -68,7 +68,9 @@ def main() -> None:
     middle.set_title("one hidden layer instead of an equilibrium")
     middle.legend(frameon=False)
     mean = averages(SIDE)
-    kernel = smoothing(shoal.ReLU(), torch.kron(mean, mean))[SIDE * SIDE // 2].view(SIDE, SIDE)
+    kernel = smoothing(shoal.activations.ReLU(), torch.kron(mean, mean))[SIDE * SIDE // 2].view(
+        SIDE, SIDE
+    )
     shown = right.imshow(kernel.log10())
     right.set_title("its filter, log10")
     right.set_axis_off()

@@ -20,7 +20,7 @@ from torch import Tensor
 
 import shoal
 
-LINEAR = shoal.FullyConnected((shoal.Identity(),))
+LINEAR = shoal.FullyConnected((shoal.activations.Identity(),))
 FEATURES, SAMPLES = 1000, 200
 SIZES = [10, 25, 50, 100, 150, 200, 300, 400]
 RIDGE = 0.3  # of the mixtures

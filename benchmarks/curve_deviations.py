@@ -19,7 +19,7 @@ from torch import Tensor
 
 import shoal
 from shoal.kernels import kernel_function
-from shoal.regression.problem import checked_problem
+from shoal.learning.regression.problem import checked_problem
 
 SOURCE, NEW, SIZES, TRAINED = 1000, 10000, [100, 300, 1000], (10, 10, 5)
 
@@ -50,7 +50,7 @@ def measured(images: Images, label: str) -> dict[tuple[int, float], tuple[float,
     return found
 
 
-def predicted(images: Images, label: str, sets: int) -> Iterator[shoal.LearningCurve]:
+def predicted(images: Images, label: str, sets: int) -> Iterator[shoal.learning.LearningCurve]:
     """Curves of each set, one for each ridge."""
     network, which = NETWORKS[label]
     for k in range(sets):

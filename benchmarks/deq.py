@@ -24,7 +24,7 @@ import shoal
 
 RTOL = 1e-6
 ACCURATE = shoal.Picard(rtol=RTOL, atol=0.0)
-DEQ = shoal.DEQ(shoal.Tanh(), recurrent_variance=0.2, input_variance=0.8)
+DEQ = shoal.DEQ("tanh", recurrent_variance=0.2, input_variance=0.8)
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Task:
         *,
         gradient: shoal.Implicit | shoal.Unrolled | None = None,
         warm_start: bool = False,
-    ) -> shoal.Network:
+    ) -> shoal.networks.Network:
         """A fresh network, with the same weights every time."""
         return shoal.build(
             DEQ,
@@ -87,7 +87,7 @@ def residual(z: Tensor, injection: Tensor, weight: Tensor) -> float:
         return float((off.norm(dim=1) / z.norm(dim=1)).max())
 
 
-def relative(solution: shoal.Solution) -> float:
+def relative(solution: shoal.equilibrium.Solution) -> float:
     """The largest relative residual of a solution."""
     return float((solution.residual / solution.value.detach().norm(dim=1)).max())
 
@@ -170,7 +170,7 @@ def best_torchdeq(task: Task, repeats: int) -> TorchDEQ | None:
     return candidates[best]
 
 
-def step(output: Callable[[], Tensor], task: Task, net: shoal.Network) -> float:
+def step(output: Callable[[], Tensor], task: Task, net: shoal.networks.Network) -> float:
     """A forward and a backward pass."""
     net.zero_grad()
     loss = task.loss(output())
@@ -268,7 +268,7 @@ def one_input(task: Task, repeats: int) -> None:
         net = task.network(replace(ACCURATE, coarse_steps=0, graphs=graphs))
         count = iter(itertools.cycle(range(len(task.x))))
 
-        def run(net: shoal.Network = net, count: Iterator[int] = count) -> Tensor:
+        def run(net: shoal.networks.Network = net, count: Iterator[int] = count) -> Tensor:
             at = next(count)
             with torch.no_grad():
                 return net(task.x[at : at + 1])
@@ -279,7 +279,9 @@ def one_input(task: Task, repeats: int) -> None:
     report("one input", times(found, 3 * repeats, task.x.device), unit=1e3, name="ms")
 
 
-def train(output: Callable[[], Tensor], net: shoal.Network, task: Task, rate: float, steps: int):
+def train(
+    output: Callable[[], Tensor], net: shoal.networks.Network, task: Task, rate: float, steps: int
+):
     """Full-batch gradient descent; the time of each step and the last loss."""
     optimizer = torch.optim.SGD(net.parameters(), lr=rate)
     device = task.x.device

@@ -22,14 +22,19 @@ for name, x in {"mixture": mixture, "digits": images}.items():
     datasets[f"{name}, norm 1"] = torch.nn.functional.normalize(x)
 
 print(f"{'DEQ, kernel, method':28}", *(f"{name:>16}" for name in datasets))
-for phi in (shoal.Tanh(), shoal.ReLU(), shoal.Swish(), shoal.Softplus()):
+for phi in (
+    shoal.activations.Tanh(),
+    shoal.activations.ReLU(),
+    shoal.activations.Swish(),
+    shoal.activations.Softplus(),
+):
     deq = shoal.DEQ(phi, recurrent_variance=0.2, input_variance=0.8)
-    for match in ("ck", "ntk"):
+    for which in ("ck", "ntk"):
         for method in ("moments", "sphere"):
             # all data have a mean squared norm of one: one design is for all of them
-            d = shoal.design(deq, tau0=1.0, match=match, method=method)
+            d = shoal.design(deq, input_norm=1.0, which=which, method=method)
             gaps = [
                 f"{d.gap(x).relative:.0e}{'' if d.feasible else '*'}" for x in datasets.values()
             ]
-            label = f"{type(phi).__name__}, {match.upper()}, {method}"
+            label = f"{type(phi).__name__}, {which.upper()}, {method}"
             print(f"{label:28}", *(f"{gap:>16}" for gap in gaps), flush=True)

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 import shoal
 
 BATCH, MAX_GAIN, RATE = 256, 0.95, 0.02
-ACTIVATIONS = {"tanh": shoal.Tanh(), "relu": shoal.ReLU()}
+ACTIVATIONS = {"tanh": shoal.activations.Tanh(), "relu": shoal.activations.ReLU()}
 
 
 def data(options: argparse.Namespace) -> list[Tensor]:

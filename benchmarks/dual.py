@@ -42,7 +42,7 @@ def best(function: Callable[[], object], repeats: int = 5) -> float:
 def memory_beyond_data(count: int) -> float:
     """The peak memory of a process that computes duals of Tanh, less its data, in MiB (Linux)."""
     a, b, c = triples(count, 0.5, 2.0)
-    result = dual(shoal.Tanh(), a, b, c)
+    result = dual(shoal.activations.Tanh(), a, b, c)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return peak - sum(t.nbytes for t in (a, b, c, result)) / 2**20
 
@@ -62,14 +62,14 @@ def main() -> None:
     )
     print(f"{'activation':24} {'set-up s':>9} {'time s':>8} {'x tanh':>8} {'error':>9}")
     for phi in (
-        shoal.Tanh(),
-        shoal.Swish(),
-        shoal.Softplus(),
-        shoal.ELU(),
-        shoal.ReLU(),
-        shoal.Erf(),
-        shoal.GELU(),
-        shoal.HardTanh(),
+        shoal.activations.Tanh(),
+        shoal.activations.Swish(),
+        shoal.activations.Softplus(),
+        shoal.activations.ELU(),
+        shoal.activations.ReLU(),
+        shoal.activations.Erf(),
+        shoal.activations.GELU(),
+        shoal.activations.HardTanh(),
     ):
         first = best(lambda phi=phi: dual(phi, a, b, c), repeats=1)
         again = best(lambda phi=phi: dual(phi, a, b, c))
@@ -79,7 +79,7 @@ def main() -> None:
         error = float(((dual(phi, a, b, c)[few] - quadrature) / size).abs().max())
         print(f"{phi!s:24} {first - again:9.2f} {again:8.3f} {again / tanh:8.1f} {error:9.1e}")
     small = slice(0, 512)
-    phi = shoal.HardTanh()
+    phi = shoal.activations.HardTanh()
     each = best(lambda: mixed_dual(phi, 0, 0, a[small], b[small], c[small]), repeats=2) / 512
     print(f"\nQuadrature alone (HardTanh, without its closed form): {1e3 * each:.2f} ms each")
     print("\nPeak memory of a process with torch and Tanh's duals, less arguments and result:")

@@ -73,7 +73,7 @@ def large(architecture: shoal.DEQ, count: int, features: int, device: str) -> No
     """What a Gaussian process with very many samples needs."""
     print(f"\nn = {count}, p = {features}, {device}: seconds")
     x, y = samples(count, features, device)
-    made: list[shoal.Equivalent] = []
+    made: list[shoal.equivalents.Equivalent] = []
     print(
         f"form          {timed(lambda: made.append(shoal.equivalent(architecture, x)), device):.2f}"
     )
@@ -93,7 +93,7 @@ def main() -> None:
     parser.add_argument("--largest", type=int, default=60_000)
     options = parser.parse_args()
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
-    architecture = shoal.DEQ(shoal.ReLU(), recurrent_variance=0.2, input_variance=0.8)
+    architecture = shoal.DEQ("relu", recurrent_variance=0.2, input_variance=0.8)
     ratios(architecture, options.features, options.device)
     large(architecture, options.largest, options.features, options.device)
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 import shoal
 
-DEQ = shoal.DEQ(shoal.ReLU(), recurrent_variance=0.2, input_variance=0.8)
+DEQ = shoal.DEQ("relu", recurrent_variance=0.2, input_variance=0.8)
 TARGET = {(0,): 1.0, (1,): 0.5, (5,): 0.5, (0, 1): 0.5, (2, 3): 0.3}
 LAWS = {0.3: 100, 1.0: 100, 1.5: 100}  # powers and dimensions
 COLORS = ("#0072B2", "#009E73", "#E69F00")
@@ -71,7 +71,7 @@ def main() -> None:
     figure = Figure(figsize=(12.6, 3.9), layout="constrained")
     left, middle, right = figure.subplots(1, 3)
     for (power, count), color in zip(LAWS.items(), COLORS, strict=True):
-        law = shoal.HermiteLaw(variances(power, count), TARGET, NOISE)
+        law = shoal.learning.HermiteLaw(variances(power, count), TARGET, NOISE)
         spectrum, (x, _) = law.spectrum(DEQ), drawn(1500, law.variances, 1)
         sampled = torch.linalg.eigvalsh(shoal.kernel(DEQ, x).ntk).flip(0) / 1500
         ranks, shown = torch.arange(1, 101), f"dimension {spectrum.effective_dimension:.0f}"
@@ -92,7 +92,9 @@ def main() -> None:
         middle.plot(SIZES, truth, "o", color=color, markersize=4)
     x, y = digits()
     sizes = [25, 50, 100, 200, 400, 600]
-    curve = shoal.learning_curve(DEQ, shoal.HermiteLaw.fit(x[:1000], y[:1000]), n=sizes, ridge=0.1)
+    curve = shoal.learning_curve(
+        DEQ, shoal.learning.HermiteLaw.fit(x[:1000], y[:1000]), n=sizes, ridge=0.1
+    )
     low, high = (curve.test_error + sign * curve.uncertainty for sign in (-1, 1))
     right.fill_between(sizes, low, high, color=COLORS[0], alpha=0.25, linewidth=0)
     right.plot(sizes, curve.test_error, color=COLORS[0], label="covariance and moments")

@@ -62,7 +62,12 @@ def main() -> None:
     parser.add_argument("--learning", type=int, nargs="*", default=[300])
     arguments = parser.parse_args()
     for count in arguments.learning:
-        for phi in (shoal.ReLU(), shoal.GELU(), shoal.Tanh(), shoal.ELU()):
+        for phi in (
+            shoal.activations.ReLU(),
+            shoal.activations.GELU(),
+            shoal.activations.Tanh(),
+            shoal.activations.ELU(),
+        ):
             (first, *others), error = learning_steps(phi, count)
             print(
                 f"{type(phi).__name__:>5} {count:>4} inputs: learning step {median(others):.3f} s "

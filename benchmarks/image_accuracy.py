@@ -52,7 +52,7 @@ class Dense:
 
     def ntk(self, x: Tensor, other: Tensor | None = None) -> Tensor:
         """The NTK of images with others, or with themselves."""
-        net = shoal.DEQ(shoal.ReLU(), 0.2, 1 / x[0].numel())
+        net = shoal.DEQ("relu", 0.2, 1 / x[0].numel())
         return shoal.kernel(net, x.flatten(1), None if other is None else other.flatten(1)).ntk
 
 

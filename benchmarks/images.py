@@ -49,7 +49,7 @@ def main() -> None:
     parser.add_argument("--side", type=int, default=28, help="pixels along each axis")
     given = parser.parse_args()
     dtype = getattr(torch, given.dtype)
-    relu = shoal.ReLU()
+    relu = shoal.activations.ReLU()
     print(f"{given.side} by {given.side} pixels, {given.dtype}, {given.device}: µs per entry")
     print(f"{'network':34} {'images':>7} {'first':>10} {'best':>10}")
     counts = ((given.samples, given.explicit), (given.pooled, given.explicit_pooled))

@@ -37,7 +37,7 @@ def median(function: Callable[[], object], repeats: int) -> float:
     return sorted(times[1:])[repeats // 2]
 
 
-def deviation(deq: shoal.DEQ, x: Tensor, found: shoal.Kernels) -> float:
+def deviation(deq: shoal.DEQ, x: Tensor, found: shoal.kernels.Kernels) -> float:
     """The largest error of both kernels at random pairs, relative to the diagonal."""
     generator = torch.Generator().manual_seed(1)
     i, j = (torch.randint(len(x), (PAIRS,), generator=generator) for _ in range(2))
@@ -102,7 +102,7 @@ def main() -> None:
     for dtype in (torch.float64, torch.float32):
         for one_norm in (True, False):
             x = inputs(o.samples, o.features, one_norm=one_norm).to(dtype).to(o.device)
-            for phi in (shoal.ReLU(), shoal.Tanh()):
+            for phi in (shoal.activations.ReLU(), shoal.activations.Tanh()):
                 deq = shoal.DEQ(phi, **DEQ)
                 start = time.perf_counter()
                 error = deviation(deq, x, shoal.kernel(deq, x))

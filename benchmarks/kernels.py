@@ -51,12 +51,12 @@ def ratios(device: str, count: int, features: int) -> None:
     print(f"\nCK and NTK, n = {count}, p = {features}, {device}: ratio to x @ x.T")
     print(f"{'activation':12} {'dtype':8} {'norms':6} {'first s':>8} {'time s':>8} {'ratio':>6}")
     activations = (
-        shoal.ReLU(),
-        shoal.Tanh(),
-        shoal.GELU(),
-        shoal.Softplus(),
-        shoal.ELU(),
-        shoal.HardTanh(),
+        shoal.activations.ReLU(),
+        shoal.activations.Tanh(),
+        shoal.activations.GELU(),
+        shoal.activations.Softplus(),
+        shoal.activations.ELU(),
+        shoal.activations.HardTanh(),
     )
     for dtype in (torch.float64, torch.float32):
         for one_norm in (True, False):
@@ -65,7 +65,7 @@ def ratios(device: str, count: int, features: int) -> None:
             for phi in activations:
                 deq = shoal.DEQ(phi, **DEQ)
 
-                def run(deq: shoal.DEQ = deq, x: Tensor = x) -> shoal.Kernels:
+                def run(deq: shoal.DEQ = deq, x: Tensor = x) -> shoal.kernels.Kernels:
                     return shoal.kernel(deq, x)
 
                 first = best(run, device, 1)
@@ -84,15 +84,15 @@ def gradients(device: str, count: int, features: int) -> None:
     weights = torch.ones(count, count, dtype=torch.float64, device=device)
     for one_norm in (True, False):
         x = inputs(count, features, one_norm=one_norm).to(device).requires_grad_()
-        for phi in (shoal.ReLU(), shoal.Tanh(), shoal.GELU()):
+        for phi in (shoal.activations.ReLU(), shoal.activations.Tanh(), shoal.activations.GELU()):
             deq = shoal.DEQ(phi, **DEQ)
 
-            def forward(deq: shoal.DEQ = deq, x: Tensor = x) -> shoal.Kernels:
+            def forward(deq: shoal.DEQ = deq, x: Tensor = x) -> shoal.kernels.Kernels:
                 return shoal.kernel(deq, x)
 
             both = forward()
 
-            def backward(both: shoal.Kernels = both) -> None:
+            def backward(both: shoal.kernels.Kernels = both) -> None:
                 torch.autograd.backward(list(both), [weights, weights], retain_graph=True)
 
             backward()
@@ -109,7 +109,7 @@ def monte_carlo(width: int, count: int, features: int) -> None:
     print(f"\nMonte Carlo at width {width}, n = {count}: time and error in spectral norm")
     x = inputs(count, features, one_norm=True)
     generator = torch.Generator().manual_seed(1)
-    for phi in (shoal.ReLU(), shoal.Tanh()):
+    for phi in (shoal.activations.ReLU(), shoal.activations.Tanh()):
         deq = shoal.DEQ(phi, **DEQ)
         exact = shoal.kernel(deq, x, trainable={"readout", "recurrent"})
         kernel_time = best(lambda deq=deq: shoal.kernel(deq, x), "cpu", 2)
@@ -146,16 +146,16 @@ def growth(device: str) -> None:
         shoal.kernel(arch, x)
         return f"{best(lambda: shoal.kernel(arch, x), device, 3):.3f}"
 
-    deq = shoal.DEQ(shoal.Tanh(), **DEQ)
+    deq = shoal.DEQ("tanh", **DEQ)
     sizes = (1000, 2000, 4000, 8000)
     print("  n =", sizes, [timed(deq, n, 200) for n in sizes], "p = 200")
     widths = (50, 200, 800, 3200)
     print("  p =", widths, [timed(deq, 2000, p) for p in widths], "n = 2000")
     depths = (1, 3, 10, 30)
-    nets = [shoal.FullyConnected([shoal.Tanh()] * depth) for depth in depths]
+    nets = [shoal.FullyConnected(["tanh"] * depth) for depth in depths]
     print("  depth =", depths, [timed(net, 2000, 200) for net in nets], "n = 2000, p = 200")
     variances = (0.2, 0.8, 0.95, 0.99)
-    deqs = [shoal.DEQ(shoal.Tanh(), v, 0.8) for v in variances]
+    deqs = [shoal.DEQ("tanh", v, 0.8) for v in variances]
     print("  σ_a² =", variances, [timed(d, 2000, 200) for d in deqs], "n = 2000, p = 200")
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         peaks = [pool.submit(memory_beyond_results, n).result() for n in (1000, 2000, 4000, 8000)]
@@ -165,7 +165,7 @@ def growth(device: str) -> None:
 def memory_beyond_results(count: int) -> float:
     """The peak memory of a process, less its inputs and results, in MiB (Linux)."""
     x = inputs(count, 200, one_norm=False)
-    result = shoal.kernel(shoal.DEQ(shoal.Tanh(), **DEQ), x)
+    result = shoal.kernel(shoal.DEQ("tanh", **DEQ), x)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return peak - (x.nbytes + result.ck.nbytes + result.ntk.nbytes) / 2**20
 
@@ -176,7 +176,7 @@ def single_precision() -> None:
     x = inputs(400, 784, one_norm=True).float().double()
     x /= x.norm(dim=1, keepdim=True)
     x = x.float().double()
-    for phi in (shoal.ReLU(), shoal.Tanh()):
+    for phi in (shoal.activations.ReLU(), shoal.activations.Tanh()):
         deq, row = shoal.DEQ(phi, **DEQ), []
         for gap in (1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0):
             angle = math.acos(1 - gap)
@@ -201,7 +201,7 @@ def peer(interpreter: str, count: int, features: int) -> None:
     print("\nneural-tangents:", json.dumps(json.loads(output.stdout), indent=1))
     x = inputs(count, features, one_norm=False)
     for depth in (3, 10):
-        net = shoal.FullyConnected([shoal.ReLU()] * depth)
+        net = shoal.FullyConnected(["relu"] * depth)
         first = best(lambda net=net: shoal.kernel(net, x), "cpu", 1)
         again = best(lambda net=net: shoal.kernel(net, x), "cpu", 3)
         print(f"shoal, ReLU, depth {depth}: {again:.2f} s, first call {first:.2f} s")

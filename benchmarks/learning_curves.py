@@ -28,17 +28,17 @@ import torch
 
 import shoal
 from shoal.kernels import kernel_function
-from shoal.prediction.learning_curve import curve_of
-from shoal.prediction.subsampling import Subsampling
-from shoal.regression.problem import Problem, byte_limit, checked_problem
-from shoal.regression.ridge_path import decomposed
+from shoal.learning.prediction.learning_curve import curve_of
+from shoal.learning.prediction.subsampling import Subsampling
+from shoal.learning.regression.problem import Problem, byte_limit, checked_problem
+from shoal.learning.regression.ridge_path import decomposed
 
 RIDGES = (0.0, 0.1, 1.0)
-DEQ = shoal.DEQ(shoal.ReLU(), recurrent_variance=0.2, input_variance=0.8)
+DEQ = shoal.DEQ("relu", recurrent_variance=0.2, input_variance=0.8)
 NETWORKS = {
     "DEQ, CK": (DEQ, "ck"),
     "DEQ, NTK": (DEQ, "ntk"),
-    "three layers, NTK": (shoal.FullyConnected((shoal.ReLU(),) * 3), "ntk"),
+    "three layers, NTK": (shoal.FullyConnected((shoal.activations.ReLU(),) * 3), "ntk"),
 }
 DATASETS = ("mnist", "fashion-mnist")
 WANTED = 0.1
@@ -119,7 +119,7 @@ def measured(images: Images, label: str, ridge: float, size: int, new: int) -> R
     return {"sets": count, "error": sum(errors) / count, "rate": sum(rates) / count}
 
 
-def curves(problem: Problem, sizes: list[int]) -> Iterator[shoal.LearningCurve]:
+def curves(problem: Problem, sizes: list[int]) -> Iterator[shoal.learning.LearningCurve]:
     """A curve for each ridge, from one decomposition of all samples and one of half of them."""
     limit, half = byte_limit(problem, None), problem.size // 2
     some = Problem(problem.function, problem.x[:half], problem.y[:half], 0.0, problem.kernel)

@@ -23,7 +23,7 @@ from torch import Tensor
 import shoal
 from shoal import data
 
-DEQ = shoal.DEQ(shoal.ReLU(), recurrent_variance=0.2, input_variance=0.8)
+DEQ = shoal.DEQ("relu", recurrent_variance=0.2, input_variance=0.8)
 FEW, VALIDATION = 6000, 10_000
 CHOICES: tuple[dict[str, float], ...] = (
     {},
@@ -96,7 +96,7 @@ def on(dataset: data.Dataset, device: str) -> data.Dataset:
     return replace(dataset, x=dataset.x.to(device), y=dataset.labels.to(device))
 
 
-def errors(fit: shoal.regression.KernelRegression, dataset: data.Dataset) -> float:
+def errors(fit: shoal.learning.KernelRegression, dataset: data.Dataset) -> float:
     """The share of images that are taken for another digit."""
     found = fit.predict(directions(dataset.x)).argmax(1)
     return float((found != dataset.labels).double().mean())
@@ -133,8 +133,8 @@ def regression(
     digits = deformed(base, range(samples), **given.options)
     x, y = directions(digits.x), targets(digits.labels)
     rank = min(given.rank, samples // 6)
-    method = shoal.ConjugateGradients(
-        shoal.Nystrom(rank, precision=torch.float16),
+    method = shoal.learning.ConjugateGradients(
+        shoal.learning.Nystrom(rank, precision=torch.float16),
         precision=torch.float32,
         tolerance=1e-6,
     )
@@ -143,7 +143,7 @@ def regression(
         torch.cuda.reset_peak_memory_stats()
     made = time.perf_counter()
 
-    def tell(progress: shoal.regression.Progress) -> None:
+    def tell(progress: shoal.learning.Progress) -> None:
         spent = time.perf_counter() - given.begin
         if progress.stage != "solve" or progress.step % 5 == 0:
             residual = "" if progress.residual is None else f"{progress.residual:.1e}"
@@ -213,7 +213,7 @@ def main() -> None:
     given.model = None
     if given.rates:
         few = deformed(base, range(len(base), len(base) + given.rates), **given.options)
-        given.model = shoal.regression.CostModel.measured(DEQ, directions(few.x))
+        given.model = shoal.learning.CostModel.measured(DEQ, directions(few.x))
         print(given.model, flush=True)
     path = given.output / "million.jsonl"
     there = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []

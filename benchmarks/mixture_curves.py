@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 import shoal
 
-DEQ = shoal.DEQ(shoal.ReLU(), recurrent_variance=0.2, input_variance=0.8)
+DEQ = shoal.DEQ("relu", recurrent_variance=0.2, input_variance=0.8)
 RIDGES = {0.0: "#0072B2", 0.3: "#E69F00", 3.0: "#009E73"}
 RATIOS = (0.25, 0.5, 1.0, 2.0, 4.0)
 

@@ -64,7 +64,7 @@ class Setting:
     def network(self, channels: int) -> shoal.ConvDEQ:
         """The equilibrium."""
         return shoal.ConvDEQ(
-            shoal.ReLU(),
+            shoal.activations.ReLU(),
             self.variance,
             1 / channels,
             kernel_size=self.size,

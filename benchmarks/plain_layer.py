@@ -21,12 +21,12 @@ import shoal
 SCALES = (0.1, 0.3, 1.0, 3.0)
 RIDGES = (1e-4, 1e-3, 1e-2, 1e-1)
 CASES = [
-    (shoal.Tanh(), 0.2),
-    (shoal.Tanh(), 0.9),
-    (shoal.ReLU(), 0.2),
-    (shoal.ReLU(), 0.9),
-    (shoal.ReLU(), 1.6),
-    (shoal.Sine(), 0.9),
+    (shoal.activations.Tanh(), 0.2),
+    (shoal.activations.Tanh(), 0.9),
+    (shoal.activations.ReLU(), 0.2),
+    (shoal.activations.ReLU(), 0.9),
+    (shoal.activations.ReLU(), 1.6),
+    (shoal.activations.Sine(), 0.9),
 ]
 NOISE, DRAWS = 0.1, 10
 

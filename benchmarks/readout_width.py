@@ -22,15 +22,15 @@ from learning_curves import measure_or_draw
 
 import shoal
 from shoal.kernels import kernel_function
-from shoal.prediction.learning_curve import curve_of
-from shoal.prediction.subsampling import Subsampling
-from shoal.regression.problem import Problem, byte_limit, checked_problem
-from shoal.regression.ridge_path import decomposed
+from shoal.learning.prediction.learning_curve import curve_of
+from shoal.learning.prediction.subsampling import Subsampling
+from shoal.learning.regression.problem import Problem, byte_limit, checked_problem
+from shoal.learning.regression.ridge_path import decomposed
 
 RECORD = Path(__file__).parents[1] / "docs" / "results" / "ling2024-figure3.json"
 WIDTHS = (32, 64, 128, 256, 512, 1024, 2048, 4096)
 TRAINED, RIDGE = 60000, 0.1
-ACTIVATIONS = {"tanh": shoal.Tanh(), "relu": shoal.ReLU()}
+ACTIVATIONS = {"tanh": shoal.activations.Tanh(), "relu": shoal.activations.ReLU()}
 DATASETS = ("mnist", "fashion-mnist")
 
 
@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> None:
         for name in DATASETS:
             x, y = images(name, options.samples, options)
             for kind, activation in ACTIVATIONS.items():
-                deq = shoal.centered(shoal.DEQ(activation, 0.2, 0.8), tau0=1.0)
+                deq = shoal.centered(shoal.DEQ(activation, 0.2, 0.8), input_norm=1.0)
                 problem = checked_problem(kernel_function(deq), x, y, RIDGE, "ck")
                 count = problem.size // 2
                 half = Problem(problem.function, x[:count], y[:count], RIDGE, problem.kernel)

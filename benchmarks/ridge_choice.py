@@ -14,7 +14,7 @@ from sklearn import datasets
 
 import shoal
 
-DEQ = shoal.DEQ(shoal.ReLU(), recurrent_variance=0.2, input_variance=0.8)
+DEQ = shoal.DEQ("relu", recurrent_variance=0.2, input_variance=0.8)
 CRITERIA = ("loo", "gcv", "likelihood")
 
 
@@ -60,7 +60,7 @@ def main() -> None:
             order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
             train, new = order[: len(x) // 2], order[len(x) // 2 :]
             inputs, targets = standardized(x, train), y - y[train].mean(0)
-            path = shoal.ridge_path(DEQ, inputs[train], targets[train])
+            path = shoal.learning.ridge_path(DEQ, inputs[train], targets[train])
             errors = held_out(inputs, targets, path.ridges, train, new)
             places = [int((path.ridges - path.best(c)).abs().argmin()) for c in CRITERIA]
             places.append(int(errors.argmin()))

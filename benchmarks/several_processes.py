@@ -17,7 +17,7 @@ import torch
 
 import shoal
 
-DEQ = shoal.DEQ(shoal.ReLU(), recurrent_variance=0.2, input_variance=0.8)
+DEQ = shoal.DEQ("relu", recurrent_variance=0.2, input_variance=0.8)
 
 
 def seconds(
@@ -54,7 +54,7 @@ def main() -> None:
     vectors = torch.randn(given.samples, given.columns, dtype=torch.float64, generator=generator)
     half = 8 * given.samples**2 // 2  # bytes of the matrix that are computed
     few = 32_768 if device.type == "cuda" else 3000
-    model = shoal.regression.CostModel.measured(DEQ, x[:few], columns=given.columns)
+    model = shoal.learning.CostModel.measured(DEQ, x[:few], columns=given.columns)
     cost = model.predict(given.samples, rank=1, steps=1, processes=max(size, 1))
     ways = {
         "kept": (2 * half + 2**30, None, None),

@@ -97,7 +97,7 @@ def builder(x: Tensor, given: argparse.Namespace) -> Callable[..., Any]:
 def equilibrium(x: Tensor, given: argparse.Namespace) -> Any:
     """A ConvDEQ of finite width."""
     return builder(x, given)(
-        shoal.ConvDEQ(shoal.ReLU(), recurrent_variance=0.3, input_variance=0.8),
+        shoal.ConvDEQ("relu", recurrent_variance=0.3, input_variance=0.8),
         solver=shoal.Picard(rtol=TOLERANCE, max_steps=STEPS),
         gradient=shoal.Implicit(rtol=TOLERANCE),
         on_failure="status",
@@ -106,7 +106,7 @@ def equilibrium(x: Tensor, given: argparse.Namespace) -> Any:
 
 def explicit(x: Tensor, depth: int, given: argparse.Namespace) -> Any:
     """A ConvNet of the same width."""
-    return builder(x, given)(shoal.ConvNet([shoal.ReLU()] * depth, normalized=True))
+    return builder(x, given)(shoal.ConvNet(["relu"] * depth, normalized=True))
 
 
 @torch.no_grad()

@@ -92,7 +92,7 @@ class Itself(TorchDEQ):
         return own(f_solver="anderson", f_tol=1e-6, f_max_iter=100, b_max_iter=100, ift=True)
 
 
-def diagnosis(model: nn.Module, x: Tensor) -> shoal.Diagnosis:
+def diagnosis(model: nn.Module, x: Tensor) -> shoal.diagnosis.Diagnosis:
     """Of the model's loop."""
     if isinstance(model, TorchDEQ):
         return shoal.diagnose(model, None, x)

@@ -20,7 +20,7 @@ import shoal
 LANCZOS = 24  # products of an iteration that goes on from the last look, about
 
 
-def network(samples: Tensor, width: int) -> shoal.Network:
+def network(samples: Tensor, width: int) -> shoal.networks.Network:
     """A fresh network, the same one every time."""
     features = samples.shape[1]
     deq = shoal.DEQ.ling2023(0.08, features)

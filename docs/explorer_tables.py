@@ -69,7 +69,7 @@ class ActivationTable:
     r"""What a page knows of an activation.
 
     Attributes:
-        source: How it is made in Python, as in ``"shoal.Tanh()"``.
+        source: How it is made in Python, as in ``"shoal.activations.Tanh()"``.
         lipschitz: Its Lipschitz constant.
         homogeneous: Whether it is positively homogeneous; the table is then that at $\tau = 1$, and
             $c_k$ is proportional to $\tau$.
@@ -102,7 +102,7 @@ def activation_table(phi: Activation) -> ActivationTable:
 
     Example:
         >>> import shoal
-        >>> activation_table(shoal.ReLU()).slopes  # (π - θ)/2π, for every τ
+        >>> activation_table(shoal.activations.ReLU()).slopes  # (π - θ)/2π, for every τ
         [[2500000000, -2500000000]]
     """
     same = phi.positively_homogeneous

@@ -48,7 +48,7 @@ y = 0.1 * torch.tensor([1.0, -1.0, 1.0, -1.0], dtype=torch.float64)
 deq = shoal.DEQ.ling2023(weight_variance=0.001, in_features=100)
 
 
-def network(readout_scale: float) -> shoal.Network:
+def network(readout_scale: float) -> shoal.networks.Network:
     """A DEQ with 800 units."""
     return shoal.build(
         deq, in_features=100, width=800, readout_scale=readout_scale, dtype=torch.float64

@@ -46,18 +46,23 @@ injected = np.geomspace(0.03, 30, 40)
 figure = Figure(figsize=(9.2, 4.8), layout="constrained")
 axes = figure.subplots(2, 4, sharex=True, sharey=True)
 print("share of the grid     " + "".join(f"{name:>14}" for name in COLORS))
-phis = (shoal.Tanh(), shoal.Sine(), shoal.ReLU(), shoal.Swish())
+phis = (
+    shoal.activations.Tanh(),
+    shoal.activations.Sine(),
+    shoal.activations.ReLU(),
+    shoal.activations.Swish(),
+)
 for column, phi in zip(axes.T, phis, strict=True):
-    for ax, match in zip(column, ("ck", "ntk"), strict=True):
-        grid = feasibility(phi, recurrent, injected, match=match)
+    for ax, which in zip(column, ("ck", "ntk"), strict=True):
+        grid = feasibility(phi, recurrent, injected, which=which)
         choice = np.full(grid.exists.shape, len(COLORS) - 1)
         for index, where in reversed(list(enumerate(grid.families.values()))):
             choice[where] = index
         shares = [f"{np.mean(choice == index):14.0%}" for index in range(len(COLORS))]
-        print(f"{type(phi).__name__:12} {match.upper():9}" + "".join(shares))
+        print(f"{type(phi).__name__:12} {which.upper():9}" + "".join(shares))
         colors = ListedColormap(list(COLORS.values()))
         ax.pcolormesh(recurrent, injected, choice.T, cmap=colors, vmin=-0.5, vmax=3.5)
-        ax.set(yscale="log", title=f"{type(phi).__name__}, {match.upper()}")
+        ax.set(yscale="log", title=f"{type(phi).__name__}, {which.upper()}")
 figure.supxlabel("recurrent variance $\\sigma_a^2$")
 figure.supylabel("$\\sigma_b^2\\tau_0^2$")
 handles = [Patch(color=color) for color in COLORS.values()]

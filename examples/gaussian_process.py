@@ -45,7 +45,7 @@ train, test = slice(0, count), slice(count, None)
 
 # %% The kernel of an infinitely deep and wide network, in the memory of the samples.
 start = time.perf_counter()
-deq = shoal.DEQ(shoal.ReLU(), recurrent_variance=0.2, input_variance=0.8)
+deq = shoal.DEQ("relu", recurrent_variance=0.2, input_variance=0.8)
 eq = shoal.equivalent(deq, x[train])
 print(f"{eq.ck}, {time.perf_counter() - start:.1f} s")
 print(f"measured error, CK and NTK: {eq.error().ck:.1%}, {eq.error().ntk:.1%}")

@@ -40,7 +40,7 @@ y = truth + NOISE * torch.randn(len(x), generator=generator, dtype=torch.float64
 new, expected, x, y = x[-500:], truth[-500:], x[:-500], y[:-500]
 
 # %% By hand: one operator to solve with, another one to predict with.
-deq = shoal.DEQ(shoal.ReLU(), recurrent_variance=0.2, input_variance=0.8)
+deq = shoal.DEQ("relu", recurrent_variance=0.2, input_variance=0.8)
 errors = {}
 print(f"samples   matrix would take   error on new inputs (noise {NOISE})")
 for count in [options.samples // k for k in (16, 8, 4, 2, 1)]:
@@ -51,7 +51,9 @@ for count in [options.samples // k for k in (16, 8, 4, 2, 1)]:
     print(f"{count:7} {8 * count**2 / 2**20:15.0f} MiB {errors[count]:16.4f}")
 
 # %% In one call, with a preconditioner: fewer steps, and the same answer.
-method = shoal.ConjugateGradients(shoal.Nystrom(200), tolerance=1e-4, precision=torch.float32)
+method = shoal.learning.ConjugateGradients(
+    shoal.learning.Nystrom(200), tolerance=1e-4, precision=torch.float32
+)
 fit = shoal.kernel_regression(deq, x, y, ridge=RIDGE, method=method)
 same = (fit.predict(new) - predicted).abs().max() < 1e-3
 steps = int(fit.report.iterations.max())

@@ -31,7 +31,7 @@ COUNT, TRUTH, START, NOISE = 300, 0.7, 0.2, 1e-3
 # %% One random function of a wide DEQ, observed with noise.
 generator = torch.Generator().manual_seed(0)
 x = torch.randn(COUNT, 8, generator=generator, dtype=torch.float64) / 8**0.5
-deq = shoal.DEQ(shoal.ReLU(), recurrent_variance=TRUTH, input_variance=1.0)
+deq = shoal.DEQ("relu", recurrent_variance=TRUTH, input_variance=1.0)
 network = shoal.build(deq, in_features=8, width=2048, seed=1, dtype=torch.float64)
 with torch.no_grad():
     y = network(x)[:, 0] + NOISE**0.5 * torch.randn(COUNT, generator=generator).double()
@@ -45,7 +45,7 @@ class Process(gpytorch.models.ExactGP):
         positive = gpytorch.constraints.GreaterThan(1e-6)
         super().__init__(x, y, gpytorch.likelihoods.GaussianLikelihood(noise_constraint=positive))
         self.likelihood.noise = 1e-2
-        start = shoal.DEQ(shoal.ReLU(), recurrent_variance=START, input_variance=1.0)
+        start = shoal.DEQ("relu", recurrent_variance=START, input_variance=1.0)
         # the input variance of a ReLU DEQ is a scale: the ScaleKernel learns it
         self.network = GPyTorchKernel(start, learn=["recurrent_variance"])
         self.covariance = gpytorch.kernels.ScaleKernel(self.network)

@@ -29,14 +29,14 @@ output = parser.parse_args().output
 DIMENSIONS = (100, 200, 400, 800, 1600)
 
 # %% Exact kernel matrices and their equivalents, for n = 0.8 p samples.
-deq = shoal.DEQ(shoal.ReLU(), recurrent_variance=0.2, input_variance=0.8)
+deq = shoal.DEQ("relu", recurrent_variance=0.2, input_variance=0.8)
 errors = {"ck": [], "ntk": []}
 print("   p     n   error of CK   of NTK")
 for p in DIMENSIONS:
     n = 4 * p // 5
     x, labels = shoal.GaussianMixture.ling2024(p).sample(n, seed=0)
     equivalent = shoal.equivalent(deq, x, labels)
-    centered = shoal.centered(deq, tau0=float(x.square().sum(1).mean().sqrt()))
+    centered = shoal.centered(deq, input_norm=float(x.square().sum(1).mean().sqrt()))
     kernels = shoal.kernel(centered, x)
     for name, found in errors.items():
         exact, near = getattr(kernels, name), getattr(equivalent, name).to_dense()

@@ -58,7 +58,7 @@ for width in (64, 512, 2048):
     print(f"{width:5} {error:8.3f}")
 
 # %% One hidden layer with the same NTK.
-design = shoal.design(deq, tau0=1.0, match="ntk", method="sphere")
+design = shoal.design(deq, input_norm=1.0, which="ntk", method="sphere")
 gap = (shoal.kernel(design.architecture, x).ntk - exact).abs().max() / exact[0, 0]
 print(f"\none designed layer: off by less than 1e-7: {bool(gap < 1e-7)}")
 

@@ -35,7 +35,7 @@ x, x_test = (torch.stack([torch.cos(a), torch.sin(a)], 1) for a in (angles, grid
 y = torch.sin(2 * angles)
 
 # %% At infinite width: the mean and the spread over initial weights.
-deq = shoal.DEQ(shoal.ReLU(), recurrent_variance=0.2, input_variance=1.0)
+deq = shoal.DEQ("relu", recurrent_variance=0.2, input_variance=1.0)
 step_size = 0.5 * shoal.gradient_flow(deq, x, y, times=0).training.max_step_size
 schedule = {"steps": STEPS, "step_size": step_size}
 wide = shoal.gradient_flow(deq, x, y, x_test, **schedule)

@@ -36,10 +36,10 @@ x, x_test = (torch.nn.functional.normalize((d.x - mean).flatten(1)) for d in (tr
 x, y = x[:500], torch.nn.functional.one_hot(train.y[:500]).float()
 
 # %% The DEQ, the layer that has its NTK, and a layer that one might take without thinking.
-deq = shoal.DEQ(shoal.Swish(), recurrent_variance=0.2, input_variance=0.8)
+deq = shoal.DEQ("swish", recurrent_variance=0.2, input_variance=0.8)
 networks = {
     "DEQ": deq,
-    "design": shoal.design(deq, tau0=1.0, match="ntk", method="sphere").architecture,
+    "design": shoal.design(deq, input_norm=1.0, which="ntk", method="sphere").architecture,
     "plain layer": shoal.FullyConnected([deq.activation]),
 }
 

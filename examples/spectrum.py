@@ -39,7 +39,7 @@ second = np.repeat([1.0, 0.7, 5.5], [450, 450, 100])
 mixture = shoal.GaussianMixture(means, [first, second], [0.6, 0.4])
 
 # %% The law, without a sample, and the eigenvalues of one exact kernel matrix.
-deq = shoal.DEQ(shoal.ReLU(), recurrent_variance=0.2, input_variance=0.8)
+deq = shoal.DEQ("relu", recurrent_variance=0.2, input_variance=0.8)
 law = shoal.spectrum(deq, mixture, n=SAMPLES).ck
 x, _ = mixture.sample(SAMPLES, seed=0)
 norm = float(x.square().sum(1).mean().sqrt())

@@ -64,7 +64,7 @@ class Setting(NamedTuple):
         """
         if self.kind == "fully-connected":
             return FullyConnected.du2018(activation, depth)
-        least = shoal.pair_eigenvalue(self.inputs().flatten(1))
+        least = shoal.kernels.pair_eigenvalue(self.inputs().flatten(1))
         residual = ResNet.du2018(activation, depth, eigenvalue=min(least, 1.0), constant=constant)
         if self.kind == "resnet":
             return residual
@@ -93,7 +93,7 @@ class LinearConvergence(Experiment):
     network; the Gram matrix is the last layer's share $G^{(H)}$.
     """
 
-    activation: Activation = shoal.Softplus()
+    activation: Activation = shoal.activations.Softplus()
     depth: int = 3  # H
     widths: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048)
     draws: int = 5
@@ -196,7 +196,7 @@ class DepthEigenvalue(Experiment):
     (Section D.1), and widths that are exponential in $H$ for the fully connected network.
     """
 
-    activation: Activation = shoal.Softplus()
+    activation: Activation = shoal.activations.Softplus()
     depths: tuple[int, ...] = (2, 3, 4, 6, 8, 12, 16, 24, 32)
     samples: int = 10
     features: int = 24

@@ -174,7 +174,7 @@ class Depth(WidthDraws):
         for _ in range(self.layers):
             covariance = 2 * self.weight_variance * kernel + injection
             own = covariance.diagonal()
-            kernel = dual(shoal.ReLU(), own[:, None], own[None, :], covariance)
+            kernel = dual(shoal.activations.ReLU(), own[:, None], own[None, :], covariance)
             found.append(kernel)
         return found
 

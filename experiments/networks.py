@@ -39,7 +39,7 @@ def title_of(activation: Activation) -> str:
 class DEQs(Experiment):
     """An experiment whose points have an ``activation``, the name of that of a DEQ."""
 
-    activations: tuple[Activation, ...] = (shoal.ReLU(), shoal.Tanh())
+    activations: tuple[Activation, ...] = (shoal.activations.ReLU(), shoal.activations.Tanh())
     recurrent_variance: float = 0.2
     input_variance: float = 0.8
 
@@ -61,9 +61,9 @@ class DEQs(Experiment):
 
 
 @lru_cache(maxsize=64)
-def designed(architecture: Architecture, match: str, method: str) -> shoal.Design:
+def designed(architecture: Architecture, which: str, method: str) -> shoal.designs.Design:
     """The design for inputs of norm 1, made once."""
-    return shoal.design(architecture, tau0=1.0, match=match, method=method)
+    return shoal.design(architecture, input_norm=1.0, which=which, method=method)
 
 
 def rival(name: str, deq: DEQ) -> Architecture:
@@ -81,11 +81,14 @@ def rival(name: str, deq: DEQ) -> Architecture:
     if name == "moments":
         return designed(deq, "ck", "moments").architecture
     # without what centering made of them
-    plain = (phi.activation if isinstance(phi, shoal.Affine) else phi for phi in deq.activations)
+    plain = (
+        phi.activation if isinstance(phi, shoal.activations.Affine) else phi
+        for phi in deq.activations
+    )
     return shoal.FullyConnected((*plain,) * (2 if name == "naive2" else 1))
 
 
-def wide_kernels(name: str, deq: DEQ, x: Tensor) -> shoal.Kernels:
+def wide_kernels(name: str, deq: DEQ, x: Tensor) -> shoal.kernels.Kernels:
     r"""The kernels of a rival of infinite width, all weights being trained, for ``x`` of norm 1.
 
     Those of the designs on the sphere are kernels of the DEQ, which are computed much faster. One

@@ -56,7 +56,7 @@ class KernelErrors(WidthDraws):
         return {name: (found[name] - limit).norm() / limit.norm() for name, limit in limits.items()}
 
     def shares(
-        self, wide: Architecture, kernels: Callable[[set[str] | None], shoal.Kernels]
+        self, wide: Architecture, kernels: Callable[[set[str] | None], shoal.kernels.Kernels]
     ) -> dict[str, Tensor]:
         """Both kernels and each group's share, from the kernels for groups that are trained."""
         if not self.groups:

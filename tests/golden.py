@@ -167,30 +167,34 @@ class Wavelet(shoal.Activation):
 
 
 def tanh(**options: Any) -> shoal.DEQ:
-    return shoal.DEQ(shoal.Tanh(), recurrent_variance=0.2, input_variance=0.8, **options)
+    return shoal.DEQ(
+        shoal.activations.Tanh(), recurrent_variance=0.2, input_variance=0.8, **options
+    )
 
 
 def relu(**options: Any) -> shoal.DEQ:
-    return shoal.DEQ(shoal.ReLU(), recurrent_variance=0.3, input_variance=0.7, **options)
+    return shoal.DEQ(
+        shoal.activations.ReLU(), recurrent_variance=0.3, input_variance=0.7, **options
+    )
 
 
 ACTIVATIONS = {
-    "ReLU": shoal.ReLU(),
-    "LeakyReLU": shoal.LeakyReLU(0.1),
-    "Tanh": shoal.Tanh(),
-    "HardTanh": shoal.HardTanh(1.5),
-    "Swish": shoal.Swish(),
-    "GELU": shoal.GELU(),
-    "Erf": shoal.Erf(),
-    "Softplus": shoal.Softplus(),
-    "Sigmoid": shoal.Sigmoid(),
-    "ELU": shoal.ELU(),
-    "Mish": shoal.Mish(),
-    "Sine": shoal.Sine(),
-    "Cosine": shoal.Cosine(),
-    "Identity": shoal.Identity(),
-    "Hermite": shoal.Hermite((0.1, 0.7, 0.3, -0.2)),
-    "Affine": shoal.Affine(shoal.HardTanh(0.8), 1.3, -0.2),
+    "ReLU": shoal.activations.ReLU(),
+    "LeakyReLU": shoal.activations.LeakyReLU(0.1),
+    "Tanh": shoal.activations.Tanh(),
+    "HardTanh": shoal.activations.HardTanh(1.5),
+    "Swish": shoal.activations.Swish(),
+    "GELU": shoal.activations.GELU(),
+    "Erf": shoal.activations.Erf(),
+    "Softplus": shoal.activations.Softplus(),
+    "Sigmoid": shoal.activations.Sigmoid(),
+    "ELU": shoal.activations.ELU(),
+    "Mish": shoal.activations.Mish(),
+    "Sine": shoal.activations.Sine(),
+    "Cosine": shoal.activations.Cosine(),
+    "Identity": shoal.activations.Identity(),
+    "Hermite": shoal.activations.Hermite((0.1, 0.7, 0.3, -0.2)),
+    "Affine": shoal.activations.Affine(shoal.activations.HardTanh(0.8), 1.3, -0.2),
     "own": Wavelet(),
 }
 
@@ -233,7 +237,7 @@ def kernel_deq_relu() -> Any:
         "two inputs": kernels(relu(), x, x2),
         "diagonal": kernels(relu(), x, diag=True),
         "bias": kernels(relu(bias_variance=0.1), x),
-        "leaky": kernels(shoal.DEQ(shoal.LeakyReLU(0.2), 0.5, 0.5), x),
+        "leaky": kernels(shoal.DEQ(shoal.activations.LeakyReLU(0.2), 0.5, 0.5), x),
     }
 
 
@@ -256,15 +260,19 @@ def kernel_deq_any_norms() -> Any:
         "Tanh": kernels(tanh(), x),
         "surface": kernels(tanh(), points(80, 3)),
         "two inputs": kernels(tanh(), x, points(3, 5, seed=2), trainable={"recurrent"}),
-        "HardTanh": kernels(shoal.DEQ(shoal.HardTanh(), 0.2, 0.8), x[:5]),
+        "HardTanh": kernels(shoal.DEQ(shoal.activations.HardTanh(), 0.2, 0.8), x[:5]),
     }
 
 
 @call(1e-10, "as for one layer")
 def kernel_deq_other_forms() -> Any:
     x = unit(7, 5)
-    two = shoal.DEQ((shoal.ReLU(), shoal.ReLU()), 0.2, 0.8, hidden_variances=(1.1,))
-    smooth = shoal.DEQ((shoal.Tanh(), shoal.Erf()), 0.2, 0.8, hidden_variances=(0.9,))
+    two = shoal.DEQ(
+        (shoal.activations.ReLU(), shoal.activations.ReLU()), 0.2, 0.8, hidden_variances=(1.1,)
+    )
+    smooth = shoal.DEQ(
+        (shoal.activations.Tanh(), shoal.activations.Erf()), 0.2, 0.8, hidden_variances=(0.9,)
+    )
     printed = shoal.DEQ.ling2023(0.001, 5)
     return {
         "two layers": kernels(two, points(7, 5)),
@@ -279,7 +287,7 @@ def kernel_float32() -> Any:
     return {
         "ReLU": kernels(relu(), points(10, 6).float()),
         "Tanh": kernels(tanh(), unit(10, 6).float()),
-        "ConvNet": kernels(shoal.ConvNet((shoal.ReLU(),)), points(3, 2, 4, 4).float()),
+        "ConvNet": kernels(shoal.ConvNet((shoal.activations.ReLU(),)), points(3, 2, 4, 4).float()),
     }
 
 
@@ -296,13 +304,15 @@ def kernel_implicit_network() -> Any:
 @call(1e-10, "closed forms and quadrature")
 def kernel_fully_connected() -> Any:
     x = points(8, 5)
-    two = (shoal.ReLU(), shoal.ReLU())
+    two = (shoal.activations.ReLU(), shoal.activations.ReLU())
     return {
         "two": kernels(shoal.FullyConnected(two), x),
         "second": kernels(shoal.FullyConnected(two), x, trainable={"layer2"}),
         "fixed readout": kernels(shoal.FullyConnected(two, fixed_readout=True), x),
-        "normalized": kernels(shoal.FullyConnected((shoal.Erf(),), normalized=True), unit(8, 5)),
-        "gated": kernels(shoal.FullyConnected((shoal.Tanh(),), norm_gated=True), x),
+        "normalized": kernels(
+            shoal.FullyConnected((shoal.activations.Erf(),), normalized=True), unit(8, 5)
+        ),
+        "gated": kernels(shoal.FullyConnected((shoal.activations.Tanh(),), norm_gated=True), x),
         "bias": kernels(shoal.FullyConnected(two, bias_variance=0.2), x),
         "two inputs": kernels(shoal.FullyConnected(two), x, points(3, 5, seed=2)),
     }
@@ -316,12 +326,12 @@ def kernel_activations() -> Any:
 
 @call(1e-10, "closed forms")
 def kernel_resnet() -> Any:
-    network = shoal.ResNet(shoal.ReLU(), 3, residual_scale=0.5)
+    network = shoal.ResNet(shoal.activations.ReLU(), 3, residual_scale=0.5)
     return {
         "all": kernels(network, points(8, 5)),
         "diagonal": kernels(network, points(8, 5), diag=True),
-        "Erf": kernels(shoal.ResNet(shoal.Erf(), 2), unit(6, 5)),
-        "bias": kernels(shoal.ResNet(shoal.ReLU(), 2, bias_variance=0.1), points(6, 5)),
+        "Erf": kernels(shoal.ResNet(shoal.activations.Erf(), 2), unit(6, 5)),
+        "bias": kernels(shoal.ResNet(shoal.activations.ReLU(), 2, bias_variance=0.1), points(6, 5)),
     }
 
 
@@ -329,9 +339,12 @@ def kernel_resnet() -> Any:
 def kernel_conv_deq() -> Any:
     images, others = points(4, 2, 4, 4), points(2, 2, 4, 4, seed=2)
     flat, mean = (
-        shoal.ConvDEQ(shoal.ReLU(), 0.5, 0.5, pooling=pooling) for pooling in (None, "average")
+        shoal.ConvDEQ(shoal.activations.ReLU(), 0.5, 0.5, pooling=pooling)
+        for pooling in (None, "average")
     )
-    circular = shoal.ConvDEQ(shoal.ReLU(), 0.5, 0.5, padding="circular", bias_variance=0.1)
+    circular = shoal.ConvDEQ(
+        shoal.activations.ReLU(), 0.5, 0.5, padding="circular", bias_variance=0.1
+    )
     return {
         "flat": kernels(flat, images),
         "readout": kernels(flat, images, trainable={"readout"}),
@@ -339,7 +352,7 @@ def kernel_conv_deq() -> Any:
         "circular": kernels(circular, images),
         "diagonal": kernels(mean, images, diag=True),
         "two inputs": kernels(flat, images, others),
-        "Erf": kernels(shoal.ConvDEQ(shoal.Erf(), 0.4, 0.6), images[:2]),
+        "Erf": kernels(shoal.ConvDEQ(shoal.activations.Erf(), 0.4, 0.6), images[:2]),
         "sequence": kernels(flat, points(4, 3, 6)),
     }
 
@@ -347,13 +360,15 @@ def kernel_conv_deq() -> Any:
 @call(1e-10, "closed forms, pixel by pixel")
 def kernel_images() -> Any:
     images = points(4, 2, 4, 4)
-    two = (shoal.ReLU(), shoal.ReLU())
+    two = (shoal.activations.ReLU(), shoal.activations.ReLU())
     return {
         "ConvNet": kernels(shoal.ConvNet(two), images),
         "average": kernels(shoal.ConvNet(two, pooling="average"), images),
-        "normalized": kernels(shoal.ConvNet((shoal.ReLU(),), normalized=True), images),
-        "ConvResNet": kernels(shoal.ConvResNet(shoal.ReLU(), 2, residual_scale=0.5), images),
-        "diagonal": kernels(shoal.ConvResNet(shoal.ReLU(), 2), images, diag=True),
+        "normalized": kernels(shoal.ConvNet((shoal.activations.ReLU(),), normalized=True), images),
+        "ConvResNet": kernels(
+            shoal.ConvResNet(shoal.activations.ReLU(), 2, residual_scale=0.5), images
+        ),
+        "diagonal": kernels(shoal.ConvResNet(shoal.activations.ReLU(), 2), images, diag=True),
     }
 
 
@@ -391,8 +406,8 @@ def kernel_gradients() -> Any:
     for name, architecture, x in (
         ("relu", relu(), points(8, 5)),
         ("tanh", tanh(), unit(8, 5)),
-        ("resnet", shoal.ResNet(shoal.ReLU(), 2), points(6, 5)),
-        ("images", shoal.ConvDEQ(shoal.ReLU(), 0.5, 0.5), points(3, 2, 3, 3)),
+        ("resnet", shoal.ResNet(shoal.activations.ReLU(), 2), points(6, 5)),
+        ("images", shoal.ConvDEQ(shoal.activations.ReLU(), 0.5, 0.5), points(3, 2, 3, 3)),
     ):
         given = x.clone().requires_grad_()
         ck, ntk = shoal.kernel(architecture, given)
@@ -427,13 +442,16 @@ def kernel_variance_gradients() -> Any:
 def coefficients() -> Any:
     names = ["tau", "shift", "gamma2", "kappa2", *(f"alpha{i}" for i in range(1, 5))]
     names += [f"beta{i}" for i in range(1, 4)]
-    shallow = shoal.FullyConnected((shoal.ReLU(),))
+    shallow = shoal.FullyConnected((shoal.activations.ReLU(),))
     cases = {
-        "tanh": shoal.coefficients(tanh(), tau0=1.0),
-        "relu": shoal.coefficients(relu(), tau0=1.3, trainable={"readout", "recurrent"}),
-        "plain": shoal.coefficients(tanh(), tau0=0.8, center=False),
-        "shallow": shoal.coefficients(shallow, tau0=1.0),
-        "deep": shoal.coefficients(shoal.FullyConnected((shoal.Tanh(), shoal.Tanh())), tau0=1.0),
+        "tanh": shoal.coefficients(tanh(), input_norm=1.0),
+        "relu": shoal.coefficients(relu(), input_norm=1.3, trainable={"readout", "recurrent"}),
+        "plain": shoal.coefficients(tanh(), input_norm=0.8, center=False),
+        "shallow": shoal.coefficients(shallow, input_norm=1.0),
+        "deep": shoal.coefficients(
+            shoal.FullyConnected((shoal.activations.Tanh(), shoal.activations.Tanh())),
+            input_norm=1.0,
+        ),
     }
     found = {case: {name: getattr(c, name) for name in names} for case, c in cases.items()}
     return found | {"centered": kernels(shoal.centered(relu(), 1.0), unit(5, 4))}
@@ -508,14 +526,14 @@ def gaussian_mixture() -> Any:
 def design_moments() -> Any:
     found = {}
     for name, d in {
-        "tanh ntk": shoal.design(tanh(), tau0=1.0),
-        "tanh ck": shoal.design(tanh(), tau0=1.0, match="ck"),
-        "relu ck": shoal.design(relu(), tau0=1.0, match="ck"),
+        "tanh ntk": shoal.design(tanh(), input_norm=1.0),
+        "tanh ck": shoal.design(tanh(), input_norm=1.0, which="ck"),
+        "relu ck": shoal.design(relu(), input_norm=1.0, which="ck"),
     }.items():
         found[name] = {
             "feasible": d.feasible,
             "method": d.method,
-            "which": d.match,
+            "which": d.which,
             "target": dict(d.target),
             "obtained": dict(d.obtained),
             "residual": d.residual,
@@ -528,7 +546,7 @@ def design_moments() -> Any:
 def design_sphere() -> Any:
     x, found = unit(6, 4), {}
     for which in ("ck", "ntk"):
-        d = shoal.design(tanh(), tau0=1.0, match=which, method="sphere")
+        d = shoal.design(tanh(), input_norm=1.0, which=which, method="sphere")
         found[which] = {
             "feasible": d.feasible,
             "fits": d.residual <= 1e-6,
@@ -566,7 +584,7 @@ def regression() -> Any:
 @call(1e-7, "conjugate gradients with rtol 1e-10")
 def regression_iterative() -> Any:
     x = points(40, 6)
-    solver = shoal.ConjugateGradients(tolerance=1e-10)
+    solver = shoal.learning.ConjugateGradients(tolerance=1e-10)
     fit = shoal.kernel_regression(relu(), x, targets(x), ridge=0.1, method=solver)
     return {
         "converged": fit.report.converged,
@@ -579,9 +597,9 @@ def regression_iterative() -> Any:
 def ridges() -> Any:
     x = points(40, 6)
     ridges = [1e-3, 1e-2, 0.1, 1.0]
-    path = shoal.ridge_path(relu(), x, targets(x), ridges=ridges)
-    depths = [shoal.FullyConnected((shoal.ReLU(),) * depth) for depth in (1, 2, 3)]
-    chosen = shoal.select(depths, x, targets(x), ridges=ridges)
+    path = shoal.learning.ridge_path(relu(), x, targets(x), ridges=ridges)
+    depths = [shoal.FullyConnected((shoal.activations.ReLU(),) * depth) for depth in (1, 2, 3)]
+    chosen = shoal.learning.select(depths, x, targets(x), ridges=ridges)
     return {
         "loo": path.loo,
         "gcv": path.gcv,
@@ -628,6 +646,7 @@ def net_of(architecture: Any, in_features: int = 4, width: int = 12, **options: 
     tight = shoal.Picard(rtol=1e-13, atol=1e-14)
     implicit = isinstance(architecture, shoal.DEQ | shoal.ConvDEQ | shoal.ImplicitNetwork)
     if implicit:
+        options = {"on_failure": "raise"} | options
         options |= {"solver": tight, "gradient": shoal.Implicit(rtol=1e-13)}
     return shoal.build(
         architecture,
@@ -636,7 +655,7 @@ def net_of(architecture: Any, in_features: int = 4, width: int = 12, **options: 
         out_features=2,
         seed=3,
         dtype=torch.float64,
-        **({"on_failure": "raise"} | options),
+        **options,
     )
 
 
@@ -651,7 +670,7 @@ def _outputs(net: nn.Module, x: Tensor) -> dict[str, Any]:
 @call(1e-9, "equilibria and adjoints with rtol 1e-13")
 def built_networks() -> Any:
     x = points(5, 4)
-    two = (shoal.Tanh(), shoal.ReLU())
+    two = (shoal.activations.Tanh(), shoal.activations.ReLU())
     return {
         "tanh": _outputs(net_of(tanh()), x),
         "bias": _outputs(net_of(relu(bias_variance=0.1)), x),
@@ -660,7 +679,7 @@ def built_networks() -> Any:
         "implicit": _outputs(net_of(shoal.ImplicitNetwork(0.2)), x),
         "explicit": _outputs(net_of(shoal.FullyConnected(two)), x),
         "normalized": _outputs(net_of(shoal.FullyConnected(two, normalized=True)), x),
-        "resnet": _outputs(net_of(shoal.ResNet(shoal.GELU(), 2)), x),
+        "resnet": _outputs(net_of(shoal.ResNet(shoal.activations.GELU(), 2)), x),
         "subset": _outputs(net_of(tanh(), trainable={"readout"}), x),
         "orthogonal": _outputs(net_of(tanh(), weights="orthogonal"), x),
     }
@@ -669,16 +688,19 @@ def built_networks() -> Any:
 @call(1e-9, "equilibria and adjoints with rtol 1e-13")
 def built_networks_of_images() -> Any:
     images, shape = points(3, 2, 4, 4), {"pixel_axes": 2}
-    flat = shoal.ConvDEQ(shoal.ReLU(), 0.3, 0.7)
-    mean = shoal.ConvDEQ(shoal.Tanh(), 0.3, 0.7, pooling="average", padding="circular")
+    flat = shoal.ConvDEQ(shoal.activations.ReLU(), 0.3, 0.7)
+    mean = shoal.ConvDEQ(shoal.activations.Tanh(), 0.3, 0.7, pooling="average", padding="circular")
     return {
         "flat": _outputs(net_of(flat, 2, 6, pixels=(4, 4)), images),
         "average": _outputs(net_of(mean, 2, 6, **shape), images),
         "convnet": _outputs(
-            net_of(shoal.ConvNet((shoal.ReLU(),) * 2, pooling="average"), 2, 6, **shape), images
+            net_of(
+                shoal.ConvNet((shoal.activations.ReLU(),) * 2, pooling="average"), 2, 6, **shape
+            ),
+            images,
         ),
         "convresnet": _outputs(
-            net_of(shoal.ConvResNet(shoal.ReLU(), 2), 2, 6, pixels=(4, 4)), images
+            net_of(shoal.ConvResNet(shoal.activations.ReLU(), 2), 2, 6, pixels=(4, 4)), images
         ),
     }
 
@@ -726,8 +748,8 @@ def saved_networks() -> Any:
     with tempfile.TemporaryDirectory() as folder:
         for name, architecture in {
             "deq": relu(),
-            "net": shoal.FullyConnected((shoal.Tanh(),)),
-            "images": shoal.ConvDEQ(shoal.ReLU(), 0.3, 0.7, pooling="average"),
+            "net": shoal.FullyConnected((shoal.activations.Tanh(),)),
+            "images": shoal.ConvDEQ(shoal.activations.ReLU(), 0.3, 0.7, pooling="average"),
         }.items():
             images = name == "images"
             net = net_of(architecture, 2, 6, **({"pixel_axes": 2} if images else {}))
@@ -751,7 +773,10 @@ def exported_network() -> Any:
     import onnxruntime
 
     net = shoal.build(
-        shoal.FullyConnected((shoal.ReLU(), shoal.Tanh())), in_features=4, width=16, seed=2
+        shoal.FullyConnected((shoal.activations.ReLU(), shoal.activations.Tanh())),
+        in_features=4,
+        width=16,
+        seed=2,
     )
     x = points(3, 4).float()
     with tempfile.TemporaryDirectory() as folder:
@@ -768,7 +793,7 @@ def exported_network() -> Any:
 
 
 def statuses(solution: Any) -> list[str]:
-    return [shoal.Status(int(status)).name.lower() for status in solution.status]
+    return [shoal.equilibrium.Status(int(status)).name.lower() for status in solution.status]
 
 
 class Cell(nn.Module):
@@ -785,7 +810,7 @@ class Cell(nn.Module):
 TIGHT = {"rtol": 1e-12, "atol": 1e-13}
 SOLVERS = {
     "picard": shoal.Picard(**TIGHT),
-    "damped": shoal.DampedPicard(0.5, **TIGHT),
+    "damped": shoal.equilibrium.DampedPicard(0.5, **TIGHT),
     "anderson": shoal.Anderson(5, **TIGHT),
     "broyden": shoal.Broyden(20, **TIGHT),
     "newton": shoal.NewtonKrylov(20, **TIGHT),
@@ -1077,8 +1102,10 @@ def careless_calls() -> Any:
     return {
         name: error(run)
         for name, run in {
-            "variance": lambda: shoal.DEQ(shoal.Tanh(), -0.1, 0.8),
-            "no contraction": lambda: shoal.kernel(shoal.DEQ(shoal.ReLU(), 3.0, 1.0), x),
+            "variance": lambda: shoal.DEQ(shoal.activations.Tanh(), -0.1, 0.8),
+            "no contraction": lambda: shoal.kernel(
+                shoal.DEQ(shoal.activations.ReLU(), 3.0, 1.0), x
+            ),
             "activation": lambda: shoal.DEQ(3, 0.2, 0.8),
             "nan": lambda: shoal.kernel(tanh(), x / 0),
             "shape": lambda: shoal.kernel(tanh(), x[0]),
@@ -1095,7 +1122,7 @@ def careless_calls() -> Any:
             "cell": lambda: shoal.Equilibrium(3),
             "cell shape": lambda: shoal.Equilibrium(lambda z: z[:, :1])(x),
             "on_failure": lambda: shoal.Equilibrium(_failing, on_failure="ignore"),
-            "method": lambda: shoal.design(tanh(), tau0=1.0, method="guess"),
+            "method": lambda: shoal.design(tanh(), input_norm=1.0, method="guess"),
             "labels": lambda: shoal.certify(net, x, y[:2, None]),
             "mixture": lambda: shoal.GaussianMixture([[1.0, 2.0]], [1.0, 2.0]),
             "data set": lambda: data.load("unknown"),
@@ -1105,7 +1132,7 @@ def careless_calls() -> Any:
 
 def command(*arguments: str) -> dict[str, Any]:
     """Run a command in this process; the document that it prints."""
-    from shoal.cli import main
+    from shoal.app import main
 
     logger, out = logging.getLogger("shoal"), io.StringIO()
     before = list(logger.handlers), logger.level

@@ -17,7 +17,7 @@ GENERATOR = torch.Generator().manual_seed(0)
 X = torch.nn.functional.normalize(torch.randn(6, 3, generator=GENERATOR, dtype=DOUBLE))
 Y = torch.randn(6, generator=GENERATOR, dtype=DOUBLE)
 LABELS = torch.tensor([0, 0, 0, 1, 1, 1])
-DEQ = shoal.DEQ(shoal.ReLU(), 0.2, 0.8)
+DEQ = shoal.DEQ(shoal.activations.ReLU(), 0.2, 0.8)
 MIXTURE = shoal.GaussianMixture([[0.3, 0.0, 0.0], [-0.3, 0.0, 0.0]], 1.0)
 HOLES = np.ma.masked_array(np.eye(6, 3), mask=np.eye(6, 3) > 0)
 BAD_MATRICES = {
@@ -43,32 +43,40 @@ REGRESSION = {"architecture": DEQ, "x": X, "y": Y, "ridge": 0.1}
 TRAINING = {"net": NET, "x": X, "y": Y, "step_size": 0.01, "steps": 1}
 DESCENT = {"architecture": DEQ, "x": X, "y": Y, "times": [1.0]}
 BUILT = {"architecture": DEQ, "in_features": 3, "width": 8}
-VARIANCES = {"activation": shoal.Tanh(), "recurrent_variance": 0.2, "input_variance": 1.0}
+VARIANCES = {
+    "activation": shoal.activations.Tanh(),
+    "recurrent_variance": 0.2,
+    "input_variance": 1.0,
+}
 
 # a function, arguments that it answers, and what none of them may be
 CASES: list[tuple[Callable[..., object], dict[str, Any], dict[str, tuple[object, ...]]]] = [
-    (shoal.ELU, {}, {"alpha": ("a", math.nan, True)}),
-    (shoal.Hermite, {"coefficients": (0.0, 1.0)}, {"coefficients": ((), ("a",), (math.inf,))}),
+    (shoal.activations.ELU, {}, {"alpha": ("a", math.nan, True)}),
+    (
+        shoal.activations.Hermite,
+        {"coefficients": (0.0, 1.0)},
+        {"coefficients": ((), ("a",), (math.inf,))},
+    ),
     (shoal.DEQ, VARIANCES, {"activation": (3, None), "recurrent_variance": (-1, math.nan, "a")}),
     (shoal.DEQ, VARIANCES, {"input_variance": (math.inf, None), "parametrization": ("other",)}),
     (
         shoal.FullyConnected,
-        {"activations": (shoal.ReLU(),)},
+        {"activations": (shoal.activations.ReLU(),)},
         {"activations": ((), (3,)), "normalized": (1, "no"), "norm_gated": (1, None)},
     ),
     (
         shoal.ResNet,
-        {"activation": shoal.ReLU(), "depth": 2},
+        {"activation": shoal.activations.ReLU(), "depth": 2},
         {"depth": (0, 2.5), "residual_scale": (-1.0, math.nan)},
     ),
     (
         shoal.ConvResNet,
-        {"activation": shoal.ReLU(), "depth": 2},
+        {"activation": shoal.activations.ReLU(), "depth": 2},
         {"patch_size": (2, 0), "padding": ("same",)},
     ),
     (
         gaussian.dual,
-        {"phi": shoal.ReLU(), "a": 1.0, "b": 1.0, "c": 0.5},
+        {"phi": shoal.activations.ReLU(), "a": 1.0, "b": 1.0, "c": 0.5},
         {"phi": (3,), "a": (-1.0, math.nan, "a"), "c": (2.0,), "tolerance": (0.0, -1.0)},
     ),
     (shoal.kernel, {"architecture": DEQ, "x1": X}, {"x1": tuple(BAD_MATRICES.values())}),
@@ -77,7 +85,7 @@ CASES: list[tuple[Callable[..., object], dict[str, Any], dict[str, tuple[object,
         {"architecture": DEQ, "x1": X},
         {
             "x2": (X[:, :2], X.float(), HOLES),
-            "architecture": (3, shoal.ReLU()),
+            "architecture": (3, shoal.activations.ReLU()),
             "trainable": ({"nothing"}, 3),
             "memory": ("two", 0),
             "diag": ("no", 1),
@@ -86,16 +94,20 @@ CASES: list[tuple[Callable[..., object], dict[str, Any], dict[str, tuple[object,
     (shoal.kernel_operator, {"architecture": DEQ, "x1": X}, {"memory": ("lots", -1)}),
     (
         shoal.coefficients,
-        {"architecture": DEQ, "tau0": 1.0},
-        {"tau0": (0.0, math.inf), "center": (1, "no")},
+        {"architecture": DEQ, "input_norm": 1.0},
+        {"input_norm": (0.0, math.inf), "center": (1, "no")},
     ),
     (
         shoal.equivalent,
         {"architecture": DEQ, "x": X, "labels": LABELS},
         {"x": (HOLES, None), "labels": (LABELS[:3],)},
     ),
-    (shoal.design, {"architecture": DEQ, "tau0": 1.0}, {"match": ("nkt",), "tau0": (0.0,)}),
-    (shoal.design, {"architecture": DEQ, "tau0": 1.0}, {"architecture": (2**62, None)}),
+    (
+        shoal.design,
+        {"architecture": DEQ, "input_norm": 1.0},
+        {"match": ("nkt",), "input_norm": (0.0,)},
+    ),
+    (shoal.design, {"architecture": DEQ, "input_norm": 1.0}, {"architecture": (2**62, None)}),
     (
         shoal.spectrum,
         {"architecture": DEQ, "mixture": MIXTURE, "n": 6},
@@ -112,8 +124,8 @@ CASES: list[tuple[Callable[..., object], dict[str, Any], dict[str, tuple[object,
         REGRESSION,
         {"x": (HOLES, None), "y": (Y[:3], Y / 0), "ridge": (-1.0, "many"), "which": ("both",)},
     ),
-    (shoal.Nystrom, {"rank": 3}, {"rank": (0, 2.5)}),
-    (shoal.Cholesky, {}, {"tolerance": (-1.0, "a")}),
+    (shoal.learning.Nystrom, {"rank": 3}, {"rank": (0, 2.5)}),
+    (shoal.learning.Cholesky, {}, {"tolerance": (-1.0, "a")}),
     (
         shoal.gradient_flow,
         DESCENT,

@@ -43,7 +43,7 @@ def test_lists_of_an_instance_count_as_they_are_now():
     assert phi == Leaky(0.1) != Leaky(0.3)
     for slope in (0.1, 0.3):
         phi.slopes[0] = slope
-        expected = shoal.gaussian.moments(shoal.LeakyReLU(slope), 1.5)
+        expected = shoal.gaussian.moments(shoal.activations.LeakyReLU(slope), 1.5)
         assert shoal.gaussian.moments(phi, 1.5).square == pytest.approx(expected.square)
 
 
@@ -56,8 +56,8 @@ def test_coefficients_are_forgotten_too():
 
     def found(phi):
         network = shoal.FullyConnected((phi,))
-        return shoal.coefficients(network, tau0=1.0, method="closed", center=False).ck.alpha3
+        return shoal.coefficients(network, input_norm=1.0, method="closed", center=False).ck.alpha3
 
     for slope in (0.1, 0.6):
-        shoal.clear_caches()
-        assert found(Leaky()) == pytest.approx(found(shoal.LeakyReLU(slope)), rel=1e-12)
+        shoal.core.clear_caches()
+        assert found(Leaky()) == pytest.approx(found(shoal.activations.LeakyReLU(slope)), rel=1e-12)

@@ -12,7 +12,7 @@ import shoal
 
 
 @dataclass(frozen=True)
-class TwoLayerLoop(shoal.ImplicitArchitecture):
+class TwoLayerLoop(shoal.architectures.ImplicitArchitecture):
     """A DEQ whose loop passes two layers, with a readout of its own scale."""
 
     first: shoal.Activation
@@ -21,15 +21,23 @@ class TwoLayerLoop(shoal.ImplicitArchitecture):
     input_variance: float = 0.8
     readout_variance: float = 2.0
 
-    def layers(self, width: int | None = None) -> shoal.Layers:  # noqa: ARG002
-        recurrent = shoal.Weights("recurrent", self.recurrent_variance, field="recurrent_variance")
-        return shoal.Layers(
+    def layers(self, width: int | None = None) -> shoal.architectures.Layers:  # noqa: ARG002
+        recurrent = shoal.architectures.Weights(
+            "recurrent", self.recurrent_variance, field="recurrent_variance"
+        )
+        return shoal.architectures.Layers(
             (
-                shoal.Cell(self.first, recurrent),
-                shoal.Cell(self.second, shoal.Weights("between"), gain=0.9),
+                shoal.architectures.Cell(self.first, recurrent),
+                shoal.architectures.Cell(
+                    self.second, shoal.architectures.Weights("between"), gain=0.9
+                ),
             ),
-            readout=shoal.Weights("readout", self.readout_variance, field="readout_variance"),
-            injection=shoal.Weights("input", self.input_variance, field="input_variance"),
+            readout=shoal.architectures.Weights(
+                "readout", self.readout_variance, field="readout_variance"
+            ),
+            injection=shoal.architectures.Weights(
+                "input", self.input_variance, field="input_variance"
+            ),
         )
 
 
@@ -40,24 +48,24 @@ class Blend(shoal.Architecture):
     activations: tuple[shoal.Activation, ...]
     part: float = 0.6
 
-    def layers(self, width: int | None = None) -> shoal.Layers:  # noqa: ARG002
+    def layers(self, width: int | None = None) -> shoal.architectures.Layers:  # noqa: ARG002
         first, *others = self.activations
-        cells = [shoal.Cell(first, shoal.Weights("entry", 1.5))]
+        cells = [shoal.architectures.Cell(first, shoal.architectures.Weights("entry", 1.5))]
         cells += [
-            shoal.Cell(
+            shoal.architectures.Cell(
                 sigma,
-                shoal.Weights(f"blend{number}"),
+                shoal.architectures.Weights(f"blend{number}"),
                 gain=self.part,
                 skip=math.sqrt(1 - self.part**2),
             )
             for number, sigma in enumerate(others, start=2)
         ]
-        return shoal.Layers(tuple(cells))
+        return shoal.architectures.Layers(tuple(cells))
 
 
 LOOP, CHAIN = (
-    TwoLayerLoop(shoal.Tanh(), shoal.ReLU()),
-    Blend((shoal.Tanh(), shoal.Tanh(), shoal.Tanh())),
+    TwoLayerLoop(shoal.activations.Tanh(), shoal.activations.ReLU()),
+    Blend((shoal.activations.Tanh(), shoal.activations.Tanh(), shoal.activations.Tanh())),
 )
 BOTH = pytest.mark.parametrize("architecture", [LOOP, CHAIN], ids=["loop", "chain"])
 
@@ -68,7 +76,9 @@ def inputs(count: int, features: int = 10, seed: int = 0) -> Tensor:
     return x / x.norm(dim=1, keepdim=True)
 
 
-def network(architecture: shoal.Architecture, width: int, **options: Any) -> shoal.Network[Any]:
+def network(
+    architecture: shoal.Architecture, width: int, **options: Any
+) -> shoal.networks.Network[Any]:
     return shoal.build(architecture, in_features=10, width=width, dtype=torch.float64, **options)
 
 
@@ -128,13 +138,13 @@ def test_kernels_are_differentiable_in_named_variances():
 @pytest.mark.thorough
 @BOTH
 def test_coefficients_equivalents_and_spectra(architecture):
-    derived = shoal.coefficients(architecture, tau0=1.0)
-    closed = shoal.coefficients(architecture, tau0=1.0, method="closed")
+    derived = shoal.coefficients(architecture, input_norm=1.0)
+    closed = shoal.coefficients(architecture, input_norm=1.0, method="closed")
     for name in ("gamma2", "alpha1", "alpha2", "alpha3", "kappa2", "beta1", "beta2", "beta3"):
         assert getattr(derived, name) == pytest.approx(getattr(closed, name), rel=1e-8)
     mixture = shoal.GaussianMixture([[0.0] * 300], 1.0)
     x, labels = mixture.sample(150, seed=1)
-    found = shoal.equivalent(architecture, x, labels, tau0=1.0)
+    found = shoal.equivalent(architecture, x, labels, input_norm=1.0)
     assert max(found.error(40)) < 0.1
     values = torch.linalg.eigvalsh(found.ck.to_dense())
     low, high = shoal.spectrum(architecture, mixture, n=150).ck.edges[-1]
@@ -145,19 +155,21 @@ def test_coefficients_equivalents_and_spectra(architecture):
 class Offset(shoal.Architecture):
     """Two layers, the second with biases, whose variance is no field."""
 
-    activations: tuple[shoal.Activation, ...] = (shoal.Tanh(), shoal.ReLU())
+    activations: tuple[shoal.Activation, ...] = (shoal.activations.Tanh(), shoal.activations.ReLU())
 
-    def layers(self, width: int | None = None) -> shoal.Layers:  # noqa: ARG002
+    def layers(self, width: int | None = None) -> shoal.architectures.Layers:  # noqa: ARG002
         first, second = self.activations
-        biases = shoal.Weights("threshold", 0.3)
-        last = shoal.Cell(second, shoal.Weights("last"), bias=biases)
-        return shoal.Layers((shoal.Cell(first, shoal.Weights("entry")), last))
+        biases = shoal.architectures.Weights("threshold", 0.3)
+        last = shoal.architectures.Cell(second, shoal.architectures.Weights("last"), bias=biases)
+        return shoal.architectures.Layers(
+            (shoal.architectures.Cell(first, shoal.architectures.Weights("entry")), last)
+        )
 
 
 @pytest.mark.parametrize("method", ["derivatives", "closed"])
 def test_biases_of_any_name_keep_the_kernel_of_orthogonal_inputs(method):
-    c = shoal.coefficients(Offset(), tau0=1.0, method=method)
-    orthogonal = shoal.kernel_function(shoal.centered(Offset(), tau0=1.0))(1.0, 1.0, 0.0)
+    c = shoal.coefficients(Offset(), input_norm=1.0, method=method)
+    orthogonal = shoal.kernel_function(shoal.centered(Offset(), input_norm=1.0))(1.0, 1.0, 0.0)
     assert not c.center
     assert c.ck.offset == pytest.approx(float(orthogonal.ck), rel=1e-9)
     assert c.ntk.offset == pytest.approx(float(orthogonal.ntk), rel=1e-9)
@@ -167,10 +179,10 @@ def test_biases_of_any_name_keep_the_kernel_of_orthogonal_inputs(method):
 @BOTH
 def test_designs(architecture):
     x = inputs(6)
-    sphere = shoal.design(architecture, tau0=1.0, match="ck", method="sphere")
+    sphere = shoal.design(architecture, input_norm=1.0, which="ck", method="sphere")
     found, wanted = shoal.kernel(sphere.architecture, x).ck, shoal.kernel(architecture, x).ck
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-5 * float(wanted.max()))
-    assert shoal.design(architecture, tau0=1.0, match="ck").residual < 0.01
+    assert shoal.design(architecture, input_norm=1.0, which="ck").residual < 0.01
 
 
 @BOTH
@@ -275,8 +287,14 @@ class Named(shoal.Architecture):
 
     group: str
 
-    def layers(self, width: int | None = None) -> shoal.Layers:  # noqa: ARG002
-        return shoal.Layers((shoal.Cell(shoal.Tanh(), shoal.Weights(self.group)),))
+    def layers(self, width: int | None = None) -> shoal.architectures.Layers:  # noqa: ARG002
+        return shoal.architectures.Layers(
+            (
+                shoal.architectures.Cell(
+                    shoal.activations.Tanh(), shoal.architectures.Weights(self.group)
+                ),
+            )
+        )
 
 
 @pytest.mark.parametrize("group", ["forward", "spec", "training", "a.b", ""])
@@ -286,26 +304,53 @@ def test_names_that_no_parameter_can_have(group):
 
 
 BAD_PARTS = [
-    (lambda: shoal.Weights(3), TypeError, "group must be a str, got 3"),
-    (lambda: shoal.Weights("w", -1.0), ValueError, "variance of 'w' must be >= 0, got -1"),
-    (lambda: shoal.Weights("w", math.nan), ValueError, "variance of 'w' must be finite"),
-    (lambda: shoal.Weights("w", "1"), TypeError, "variance of 'w' must be a real number"),
-    (lambda: shoal.Weights("w", tangent=-1.0), ValueError, "tangent of 'w' must be >= 0"),
+    (lambda: shoal.architectures.Weights(3), TypeError, "group must be a str, got 3"),
+    (
+        lambda: shoal.architectures.Weights("w", -1.0),
+        ValueError,
+        "variance of 'w' must be >= 0, got -1",
+    ),
+    (
+        lambda: shoal.architectures.Weights("w", math.nan),
+        ValueError,
+        "variance of 'w' must be finite",
+    ),
+    (
+        lambda: shoal.architectures.Weights("w", "1"),
+        TypeError,
+        "variance of 'w' must be a real number",
+    ),
+    (
+        lambda: shoal.architectures.Weights("w", tangent=-1.0),
+        ValueError,
+        "tangent of 'w' must be >= 0",
+    ),
     (lambda: cell(activation=torch.tanh), TypeError, "activation must be an Activation"),
     (lambda: cell(weights="w"), TypeError, "weights must be a Weights, got 'w'"),
     (lambda: cell(gain=math.inf), ValueError, "gain must be finite"),
     (lambda: cell(skip="1"), TypeError, "skip must be a real number"),
     (lambda: cell(bias=0.1), TypeError, "bias must be a Weights, got 0.1"),
-    (lambda: shoal.Layers(()), ValueError, "cells must have at least one"),
-    (lambda: shoal.Layers([cell()]), TypeError, "cells must be a tuple"),
-    (lambda: shoal.Layers((1,)), TypeError, r"cells\[0\] must be a Cell, got 1"),
-    (lambda: shoal.Layers((cell(),), readout=1.0), TypeError, "readout must be a Weights"),
-    (lambda: shoal.Layers((cell(),), injection="in"), TypeError, "injection must be a Weights"),
+    (lambda: shoal.architectures.Layers(()), ValueError, "cells must have at least one"),
+    (lambda: shoal.architectures.Layers([cell()]), TypeError, "cells must be a tuple"),
+    (lambda: shoal.architectures.Layers((1,)), TypeError, r"cells\[0\] must be a Cell, got 1"),
+    (
+        lambda: shoal.architectures.Layers((cell(),), readout=1.0),
+        TypeError,
+        "readout must be a Weights",
+    ),
+    (
+        lambda: shoal.architectures.Layers((cell(),), injection="in"),
+        TypeError,
+        "injection must be a Weights",
+    ),
 ]
 
 
-def cell(**changes: Any) -> shoal.Cell:
-    return shoal.Cell(**{"activation": shoal.Tanh(), "weights": shoal.Weights("w")} | changes)
+def cell(**changes: Any) -> shoal.architectures.Cell:
+    return shoal.architectures.Cell(
+        **{"activation": shoal.activations.Tanh(), "weights": shoal.architectures.Weights("w")}
+        | changes
+    )
 
 
 class NoLayers(shoal.Architecture):
@@ -337,9 +382,11 @@ def test_groups_are_named_once():
 class ExplicitLoop(shoal.Architecture):
     """A loop that does not say so."""
 
-    def layers(self, width: int | None = None) -> shoal.Layers:  # noqa: ARG002
-        cell = shoal.Cell(shoal.Tanh(), shoal.Weights("recurrent", 0.1))
-        return shoal.Layers((cell,), injection=shoal.Weights("input"))
+    def layers(self, width: int | None = None) -> shoal.architectures.Layers:  # noqa: ARG002
+        cell = shoal.architectures.Cell(
+            shoal.activations.Tanh(), shoal.architectures.Weights("recurrent", 0.1)
+        )
+        return shoal.architectures.Layers((cell,), injection=shoal.architectures.Weights("input"))
 
 
 def test_loops_are_implicit_architectures():
@@ -354,9 +401,11 @@ class Scaled(shoal.Architecture):
     name: str = "variance"
     variance: float = 0.5
 
-    def layers(self, width: int | None = None) -> shoal.Layers:  # noqa: ARG002
-        weights = shoal.Weights("entry", 2 * self.variance, field=self.name)
-        return shoal.Layers((shoal.Cell(shoal.Tanh(), weights),))
+    def layers(self, width: int | None = None) -> shoal.architectures.Layers:  # noqa: ARG002
+        weights = shoal.architectures.Weights("entry", 2 * self.variance, field=self.name)
+        return shoal.architectures.Layers(
+            (shoal.architectures.Cell(shoal.activations.Tanh(), weights),)
+        )
 
 
 @pytest.mark.parametrize("name", ["variance", "nothing"])
@@ -374,11 +423,17 @@ class OneForTwo(shoal.Architecture):
     activation: shoal.Activation
 
     def layers(self, width=None):  # noqa: ARG002
-        cells = (shoal.Cell(self.activation, shoal.Weights(name)) for name in ("first", "second"))
-        return shoal.Layers(tuple(cells))
+        cells = (
+            shoal.architectures.Cell(self.activation, shoal.architectures.Weights(name))
+            for name in ("first", "second")
+        )
+        return shoal.architectures.Layers(tuple(cells))
 
 
 def test_one_field_for_several_cells_cannot_be_centered():
     with pytest.raises(TypeError, match="OneForTwo must take a tuple with an activation for each"):
-        shoal.centered(OneForTwo(shoal.ReLU()), tau0=1.0)
-    assert shoal.coefficients(OneForTwo(shoal.ReLU()), tau0=1.0, center=False).alpha1 > 0
+        shoal.centered(OneForTwo(shoal.activations.ReLU()), input_norm=1.0)
+    assert (
+        shoal.coefficients(OneForTwo(shoal.activations.ReLU()), input_norm=1.0, center=False).alpha1
+        > 0
+    )

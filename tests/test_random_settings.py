@@ -15,8 +15,8 @@ import shoal
 COUNT = 200
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 ERRORS = {torch.float32: 2e-6, torch.float64: 1e-11}  # of the largest entry
-DEQ = shoal.DEQ(shoal.ReLU(), 0.2, 0.8)
-NETWORK = shoal.FullyConnected([shoal.Erf()])
+DEQ = shoal.DEQ(shoal.activations.ReLU(), 0.2, 0.8)
+NETWORK = shoal.FullyConnected([shoal.activations.Erf()])
 DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
 
 
@@ -120,7 +120,7 @@ def _regression(x: Tensor) -> list[Tensor]:
 def _duals(x: Tensor) -> list[Tensor]:
     a, b, c = x[..., 0] * x[..., 0] + 0.5, x[..., 1] * x[..., 1] + 0.5, 0.4 * x[..., 2]
     f = shoal.kernel_function(DEQ)
-    return [shoal.gaussian.dual(shoal.Erf(), a, b, c), f(a, b, c).ntk]
+    return [shoal.gaussian.dual(shoal.activations.Erf(), a, b, c), f(a, b, c).ntk]
 
 
 FUNCTIONS: dict[str, Callable[[Tensor], list[Tensor]]] = {

@@ -13,8 +13,8 @@ from torch import Tensor
 import shoal
 from shoal.core.settings import standard_settings
 
-DEQ = shoal.DEQ(shoal.Tanh(), 0.2, 0.8)
-RELU = shoal.DEQ(shoal.ReLU(), 0.2, 0.8)
+DEQ = shoal.DEQ(shoal.activations.Tanh(), 0.2, 0.8)
+RELU = shoal.DEQ(shoal.activations.ReLU(), 0.2, 0.8)
 
 
 class Bump(shoal.Activation):
@@ -97,7 +97,7 @@ def functions() -> list[Tensor]:
 
 def calculus() -> list[Tensor]:
     found = []
-    for phi in (shoal.ReLU(), Bump()):
+    for phi in (shoal.activations.ReLU(), Bump()):
         m = shoal.gaussian.moments(phi, 0.9)
         found += [m.mean, m.second, m.square_second, shoal.gaussian.hermite(phi, 0.9, 4)]
         found += [shoal.gaussian.dual(phi, 1.0, 0.5, 0.3), phi.derivative(normals(5), 2)]
@@ -108,7 +108,7 @@ def calculus() -> list[Tensor]:
 def high_dimension() -> list[Tensor]:
     mixture = shoal.GaussianMixture(normals(2, 400) / 10, [1.0, 1.1], [0.5, 0.5])
     x, labels = mixture.sample(50, seed=0)
-    c = shoal.coefficients(RELU, tau0=1.0)
+    c = shoal.coefficients(RELU, input_norm=1.0)
     numbers = [c.alpha1, c.alpha2, c.beta3, c.gamma2]
     eq = shoal.equivalent(RELU, x, labels)
     rho = shoal.spectrum(RELU, mixture, n=50)
@@ -126,9 +126,12 @@ def high_dimension() -> list[Tensor]:
 
 def regression() -> list[Tensor]:
     (x, y), (new, _) = data(30), data(4, seed=1)
-    fits: list[shoal.KernelRegression] = [
+    fits: list[shoal.learning.KernelRegression] = [
         shoal.kernel_regression(RELU, x, y, ridge=0.1, method=method)
-        for method in (shoal.Cholesky(), shoal.ConjugateGradients(shoal.Nystrom(10)))
+        for method in (
+            shoal.learning.Cholesky(),
+            shoal.learning.ConjugateGradients(shoal.learning.Nystrom(10)),
+        )
     ]
     flow = shoal.gradient_flow(RELU, x, y, new, [0.0, 1.0])
     return [
@@ -143,7 +146,7 @@ def regression() -> list[Tensor]:
 
 def designs() -> list[Tensor]:
     found = shoal.design(
-        RELU, tau0=1.0, match="ck", method=shoal.MomentMatching(family="leaky_relu")
+        RELU, input_norm=1.0, which="ck", method=shoal.designs.MomentMatching(family="leaky_relu")
     )
     return [found.kernels(normals(6, 12))[1]]
 
@@ -184,12 +187,12 @@ CALCULATIONS: dict[str, tuple[Callable[[], list[Tensor]], float]] = {
 def test_settings_do_not_matter(name: str) -> None:
     calculate, tolerance = CALCULATIONS[name]
     expected = calculate()
-    shoal.clear_caches()
+    shoal.core.clear_caches()
     with ExitStack() as stack:
         for setting in SETTINGS:
             stack.enter_context(setting())
         found = calculate()
-    shoal.clear_caches()
+    shoal.core.clear_caches()
     for left, right in zip(found, expected, strict=True):
         assert left.dtype == right.dtype
         assert float((left - right).abs().max()) <= tolerance * float(right.abs().max())

@@ -11,7 +11,7 @@ import shoal
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
-DEQ = shoal.DEQ(shoal.ReLU(), 0.2, 0.8)
+DEQ = shoal.DEQ(shoal.activations.ReLU(), 0.2, 0.8)
 
 
 @contextmanager
@@ -58,7 +58,7 @@ def inputs(dtype: torch.dtype) -> Tensor:
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
-@pytest.mark.parametrize("phi", [shoal.ReLU(), shoal.Tanh()], ids=repr)
+@pytest.mark.parametrize("phi", [shoal.activations.ReLU(), shoal.activations.Tanh()], ids=repr)
 @pytest.mark.parametrize(("dtype", "error"), [(torch.float64, 1e-11), (torch.float32, 3e-6)])
 def test_matrices_and_operators(phi, setting, dtype, error):
     deq = shoal.DEQ(phi, 0.2, 0.8)
@@ -96,7 +96,7 @@ def test_equivalents_and_regression(setting):
     y = x[:, 0].sign()
 
     def compute() -> list[Tensor]:
-        method = shoal.ConjugateGradients(shoal.Nystrom(50))
+        method = shoal.learning.ConjugateGradients(shoal.learning.Nystrom(50))
         fit = shoal.kernel_regression(DEQ, x, y, ridge=0.1, method=method)
         eq = shoal.equivalent(DEQ, torch.nn.functional.normalize(x))
         flow = shoal.gradient_flow(DEQ, x, y, x[:5], [0.0, 1.0])

@@ -24,7 +24,10 @@ from shoal.activations import Activation
 
 SECTION = "When depth pays"
 _EQUAL = 0.01  # of accuracy: what is no worse by more counts as good
-_ACTIVATIONS: dict[str, Activation] = {"tanh": shoal.Tanh(), "relu": shoal.ReLU()}
+_ACTIVATIONS: dict[str, Activation] = {
+    "tanh": shoal.activations.Tanh(),
+    "relu": shoal.activations.ReLU(),
+}
 _DESIGNS = {"ntk-design": "sphere", "moments-design": "moments"}
 _FAST = ("deq", "unrolled3", "plain2", "plain1")
 _ALL = ("deq", "unrolled10", "unrolled3", "longer", "plain3", "plain2", "plain1")
@@ -143,7 +146,7 @@ class DepthStudy(Experiment):
         kind, activations = "plain", (phi,) * 2
         if network in _DESIGNS:
             deq = shoal.DEQ(phi, (setting.gain / 2) ** 2, 1.0)
-            design = shoal.design(deq, tau0=1.0, match="ntk", method=_DESIGNS[network])
+            design = shoal.design(deq, input_norm=1.0, which="ntk", method=_DESIGNS[network])
             activations = design.architecture.activations
         elif network.startswith(("plain", "unrolled")):
             kind = network.rstrip("0123456789")

@@ -207,7 +207,9 @@ class RequiredWidths(Experiment):
             architecture, x = shoal.ImplicitNetwork(self.gamma), x / math.sqrt(self.features)
         options = {"largest_width": self.largest_width, "seeds": self.seeds}
         options["readout_scale"] = start.readout_scale
-        found = shoal.required_width(architecture, x, start.label * _signs(n), **options)
+        found = shoal.certificates.required_width(
+            architecture, x, start.label * _signs(n), **options
+        )
         widths = {
             kind: min((w for t, w in found.theorems.items() if t.endswith(end)), default=math.inf)
             for kind in ("flow", "descent")

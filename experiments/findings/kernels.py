@@ -20,7 +20,7 @@ from experiments.experiment import (
     named,
 )
 from experiments.networks import by_name
-from shoal.activations import Activation
+from shoal.activations import GELU, Activation, ReLU, Softplus, Swish, Tanh
 from shoal.architectures import DEQ
 from shoal.spectra import Spectrum
 
@@ -47,7 +47,7 @@ class SpectrumError(Experiment):
       to it.
     """
 
-    architecture: DEQ = DEQ(shoal.ReLU(), recurrent_variance=0.2, input_variance=0.8)
+    architecture: DEQ = DEQ(shoal.activations.ReLU(), recurrent_variance=0.2, input_variance=0.8)
     samples: int = 4000  # n
     ratios: tuple[float, ...] = (0.5, 1.25, 2.0)  # p/n
     small = dict(samples=400)
@@ -185,7 +185,7 @@ class SphereError(Experiment):
     """
 
     activations: tuple[Activation, ...] = (
-        shoal.ReLU(), shoal.Tanh(), shoal.Swish(), shoal.Softplus(), shoal.GELU()
+        ReLU(), Tanh(), Swish(), Softplus(), GELU()
     )  # fmt: skip
     variances: tuple[float, ...] = (0.05, 0.2, 0.24)  # σ_a²
     gains: tuple[float, ...] = (
@@ -195,7 +195,12 @@ class SphereError(Experiment):
     input_variance: float = 0.8
     norm: float = 1.0  # of the inputs
     cosines: int = 77  # from -0.95 to 0.95; besides, some up to ±1
-    small = dict(activations=(shoal.ReLU(), shoal.Tanh()), variances=(0.2,), gains=(), cosines=9)
+    small = dict(
+        activations=(shoal.activations.ReLU(), shoal.activations.Tanh()),
+        variances=(0.2,),
+        gains=(),
+        cosines=9,
+    )
 
     def points(self):
         kinds = ("ck", "ntk")
@@ -215,7 +220,7 @@ class SphereError(Experiment):
         """Both kernels at all cosines, one after the other; nothing is random."""
         deq = self.deq(point["activation"], point["variance"])
         kind, square = point["kind"], self.norm**2
-        design = shoal.design(deq, tau0=self.norm, match=kind, method="sphere")
+        design = shoal.design(deq, input_norm=self.norm, which=kind, method="sphere")
         inner = np.linspace(-0.95, 0.95, self.cosines)
         cosines = np.concatenate([-np.array(_OUTER[::-1]), inner, _OUTER])
         products = square * torch.from_numpy(cosines)

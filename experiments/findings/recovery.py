@@ -31,7 +31,7 @@ class Recovery(Experiment):
     homogeneous.
     """
 
-    activations: tuple[Activation, ...] = (shoal.ReLU(), shoal.Erf())
+    activations: tuple[Activation, ...] = (shoal.activations.ReLU(), shoal.activations.Erf())
     samples: tuple[int, ...] = (50, 200, 800)
     draws: int = 100  # data sets of each kind
     sources: tuple[str, ...] = ("process", "network")
@@ -43,7 +43,11 @@ class Recovery(Experiment):
     degree: int = 20  # of the interpolation of marginal likelihoods in σ_a²
     seed: int = 0  # of inputs; all else has the seed of its point
     small = dict(
-        activations=(shoal.ReLU(),), samples=(40, 120), draws=40, sources=("process",), degree=12
+        activations=(shoal.activations.ReLU(),),
+        samples=(40, 120),
+        draws=40,
+        sources=("process",),
+        degree=12,
     )
 
     def points(self):

@@ -43,7 +43,7 @@ class Regression(Experiment):
     classes of the mixture only.
     """
 
-    architecture: DEQ = DEQ(shoal.ReLU(), recurrent_variance=0.2, input_variance=0.8)
+    architecture: DEQ = DEQ(shoal.activations.ReLU(), recurrent_variance=0.2, input_variance=0.8)
     datasets: tuple[str, ...] = ("mnist", "fashion-mnist", "mixture")
     samples: int | None = None  # images to train with, from the beginning; all
     mixture: tuple[int, int] = (20000, 2000)  # samples to train with, and their dimension
@@ -100,20 +100,22 @@ class Regression(Experiment):
             return train, image_samples(dataset, "test", None, torch.float64, device)
         return _mixture(*self.mixture, 0, device), _mixture(*self.mixture, 1, device)
 
-    def _fit(self, point: Point, samples: Samples, seed: int) -> shoal.KernelRegression:
+    def _fit(self, point: Point, samples: Samples, seed: int) -> shoal.learning.KernelRegression:
         labels = samples.labels if point["dataset"] == "mixture" else None
         if point["solver"] == "cholesky":
-            method = shoal.Cholesky(tolerance=self.tolerance)
+            method = shoal.learning.Cholesky(tolerance=self.tolerance)
         else:
             preconditioner = {
                 "none": None,
-                "diagonal": shoal.DiagonalPreconditioner(),
-                "equivalent": shoal.EquivalentPreconditioner(labels),
-                "combined": shoal.CombinedPreconditioner(self.rank, seed=seed, labels=labels),
-                "nystrom": shoal.Nystrom(self.rank, seed=seed),
+                "diagonal": shoal.learning.DiagonalPreconditioner(),
+                "equivalent": shoal.learning.EquivalentPreconditioner(labels),
+                "combined": shoal.learning.CombinedPreconditioner(
+                    self.rank, seed=seed, labels=labels
+                ),
+                "nystrom": shoal.learning.Nystrom(self.rank, seed=seed),
             }[point["solver"]]
             options = {"tolerance": self.tolerance, "max_steps": self.max_steps}
-            method = shoal.ConjugateGradients(preconditioner, **options)
+            method = shoal.learning.ConjugateGradients(preconditioner, **options)
         options = {"ridge": point["ridge"], "which": point["kernel"], "method": method}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", shoal.ConvergenceWarning)  # it is recorded

@@ -13,7 +13,7 @@ from experiments.experiment import Point, Result, experiment, grid, matching, na
 from experiments.networks import TITLES, DEQs, full_batch, make, rival, wide_kernels
 from experiments.samples import Samples, image_samples, unit_inputs
 from experiments.statistics import curve, power_law, spread, z_scores
-from shoal.convergence import LinearTraining
+from shoal.learning.convergence import LinearTraining
 
 _STEPS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 25, 35, 50, 70, 100, 140, 200, 280, 400)
 
@@ -25,7 +25,7 @@ class TrainingCurves(DEQs):
     Full-batch gradient descent in float32 trains all weights for the loss
     $\frac1{2n}\|f - f_0 - Y\|_F^2$, where $Y$ is one-hot and $f_0$ the initial function, on the
     first images of a dataset, less their mean and scaled to norm 1. All networks take the same step
-    size. Points of width ``inf`` are predictions of :class:`shoal.convergence.LinearTraining`.
+    size. Points of width ``inf`` are predictions of :class:`shoal.learning.LinearTraining`.
     """
 
     datasets: tuple[str, ...] = ("mnist", "fashion-mnist")

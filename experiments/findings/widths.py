@@ -17,7 +17,7 @@ from experiments.samples import unit_inputs
 from experiments.widths import KernelErrors, draw_errors, limit_kernels
 from shoal.gaussian import dual, dual_derivative, moments
 
-_DEQ = shoal.DEQ(shoal.Tanh(), recurrent_variance=0.2, input_variance=0.8)
+_DEQ = shoal.DEQ(shoal.activations.Tanh(), recurrent_variance=0.2, input_variance=0.8)
 _LABELS = {"ck": "CK", "ntk": "NTK"}
 
 
@@ -54,8 +54,8 @@ class GroupError(KernelErrors):
     architectures: tuple[shoal.Architecture, ...] = (
         _DEQ,
         shoal.ImplicitNetwork(gamma=0.4),
-        shoal.FullyConnected.du2018(shoal.Softplus(), depth=3),
-        shoal.ResNet(shoal.Softplus(), depth=3, residual_scale=1.0),
+        shoal.FullyConnected.du2018(shoal.activations.Softplus(), depth=3),
+        shoal.ResNet(shoal.activations.Softplus(), depth=3, residual_scale=1.0),
     )
     widths: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048)
     draws: int = 16
@@ -98,7 +98,7 @@ class ConvWidthError(KernelErrors):
     formula is compared with it too. Images have norm one.
     """
 
-    architecture: shoal.ConvResNet = shoal.ConvResNet(shoal.GELU(), depth=4)
+    architecture: shoal.ConvResNet = shoal.ConvResNet(shoal.activations.GELU(), depth=4)
     widths: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048)
     draws: int = 16
     samples: int = 12

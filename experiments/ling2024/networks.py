@@ -38,7 +38,11 @@ _KERNEL_SAMPLES = 1000  # their largest eigenvalue, divided by their number, is 
 
 def in_paper(network: str, activation: Activation) -> str:
     """The naive network of the paper has two layers for ReLU and one otherwise."""
-    return "naive2" if network == "naive" and isinstance(activation, shoal.ReLU) else network
+    return (
+        "naive2"
+        if network == "naive" and isinstance(activation, shoal.activations.ReLU)
+        else network
+    )
 
 
 @lru_cache(maxsize=16)
@@ -63,7 +67,7 @@ class Accuracies(DEQs):
     paper takes features of VGG-19.
     """
 
-    activations: tuple[Activation, ...] = (shoal.Tanh(), shoal.ReLU())
+    activations: tuple[Activation, ...] = (shoal.activations.Tanh(), shoal.activations.ReLU())
     datasets: tuple[str, ...] = ("mnist", "fashion-mnist", "cifar-10")
     protocols: tuple[str, ...] = ("readout", "all")
     widths: tuple[int, ...] = (32, 64, 128, 256, 512, 1024, 2048, 4096)
@@ -89,7 +93,7 @@ class Accuracies(DEQs):
         images = point["dataset"], "train", self.samples, torch.float32, device
         x, y, labels = image_samples(*images)
         tests = image_samples(point["dataset"], "test", None, torch.float32, device)
-        centered = shoal.centered(self.deq(point), tau0=1.0)
+        centered = shoal.centered(self.deq(point), input_norm=1.0)
         network = rival(in_paper(point["network"], self.activation(point)), centered)
         net = make(network, x, width=point["width"], out_features=y.shape[1], seed=seed)
         readout = None
@@ -229,7 +233,7 @@ class Times(DEQs):
         x = torch.randn(self.batch, point["pixels"], generator=generator)
         x = torch.nn.functional.normalize(x).to(device)
         y = torch.eye(10, device=device)[torch.arange(self.batch, device=device) % 10]
-        architecture = rival(network, shoal.centered(self.deq(point), tau0=1.0))
+        architecture = rival(network, shoal.centered(self.deq(point), input_norm=1.0))
         net = make(architecture, x, width=point["width"], out_features=10, seed=seed)
         with torch.no_grad():
             single = self._seconds(lambda: net(x[:1]), x)

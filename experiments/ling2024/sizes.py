@@ -14,7 +14,7 @@ from experiments.drawing import COLORS, Axes, draw_laws, new_row
 from experiments.experiment import Result, experiment, grid, matching, named
 from experiments.networks import DEQs, title_of
 from experiments.statistics import curve, power_law
-from shoal.activations import Activation
+from shoal.activations import Activation, LeakyReLU, ReLU, Swish, Tanh
 from shoal.architectures import DEQ
 from shoal.equivalents import Equivalent
 from shoal.linalg import Operator, symmetric_norm
@@ -22,7 +22,7 @@ from shoal.linalg import Operator, symmetric_norm
 Kind = Literal["ck", "ntk"]
 
 PAPER_GROUPS = ("readout", "recurrent")  # the NTK of the paper, K* = G*/(1 − σ_a²Ė*), is theirs
-_REACH = 4.0  # of the activations that are shown, in units of tau0
+_REACH = 4.0  # of the activations that are shown, in units of input_norm
 _WORDS = {"hard_tanh": "hard tanh", "leaky_relu": "leaky ReLU", "sinusoid": "sinusoid"}
 
 
@@ -48,7 +48,7 @@ def equivalent_of(
     if form == "paper":
         options = {"mixture": mixture, "form": "paper"}
     elif form == "norms" and mixture is not None:
-        options = {"mixture": mixture, "tau0": mixture.tau0}
+        options = {"mixture": mixture, "input_norm": mixture.input_norm}
     with warnings.catch_warnings():  # how far samples are from the theory is what this is about
         warnings.simplefilter("ignore", UserWarning)
         return shoal.equivalent(deq, x, labels, trainable=trainable, **options)
@@ -64,9 +64,11 @@ def difference_norm(matrix: Tensor, less: Operator | None = None) -> float:
 
 
 @lru_cache(maxsize=64)
-def cached_design(deq: DEQ, tau0: float, kind: Kind, family: str) -> shoal.Design:
+def cached_design(deq: DEQ, input_norm: float, kind: Kind, family: str) -> shoal.designs.Design:
     """A design by moments; trials with the same mixture have it in common."""
-    return shoal.design(deq, tau0=tau0, match=kind, method=shoal.MomentMatching(family=family))
+    return shoal.design(
+        deq, input_norm=input_norm, which=kind, method=shoal.designs.MomentMatching(family=family)
+    )
 
 
 class SampleSizes(DEQs):
@@ -111,10 +113,13 @@ class _EquivalentError(SampleSizes):
     """
 
     activations: tuple[Activation, ...] = (
-        shoal.ReLU(), shoal.Tanh(), shoal.Swish(), shoal.LeakyReLU(0.1)
+        ReLU(), Tanh(), Swish(), LeakyReLU(0.1)
     )  # fmt: skip
     small = dict(
-        activations=(shoal.ReLU(), shoal.Tanh()), samples=(100, 200, 400), trials=1, fit_from=100
+        activations=(shoal.activations.ReLU(), shoal.activations.Tanh()),
+        samples=(100, 200, 400),
+        trials=1,
+        fit_from=100,
     )
 
     def compute(self, point, seed, device):
@@ -131,7 +136,7 @@ class _EquivalentError(SampleSizes):
         self, deq: DEQ, sample: Sample, groups: tuple[str, ...], forms: tuple[str, ...]
     ) -> dict[str, float]:
         """The errors of some forms, and the norm of the kernel."""
-        centered = shoal.centered(deq, tau0=sample.mixture.tau0)
+        centered = shoal.centered(deq, input_norm=sample.mixture.input_norm)
         exact: Tensor = getattr(shoal.kernel(centered, sample.x, trainable=groups), self.kind)
         found = {"size": difference_norm(exact)}
         for form in forms:
@@ -217,11 +222,11 @@ class DesignError(SampleSizes):
         n, deq = int(point["n"]), self.deq(point)
         mixture = self.mixture(n)
         x = mixture.sample(n, seed)[0].to(device)
-        exact = shoal.kernel(shoal.centered(deq, tau0=mixture.tau0), x)
+        exact = shoal.kernel(shoal.centered(deq, input_norm=mixture.input_norm), x)
         sizes = {"ck": difference_norm(exact.ck), "ntk": difference_norm(exact.ntk)}
         found = {f"{kind}_size": size for kind, size in sizes.items()}
         for kind, family in self._designs(point["activation"]):
-            design = cached_design(deq, mixture.tau0, kind, family)
+            design = cached_design(deq, mixture.input_norm, kind, family)
             designed = shoal.kernel(design.architecture, x)
             difference = getattr(designed, kind) - getattr(exact, kind)
             del designed  # two matrices less while the norm is sought
@@ -269,14 +274,14 @@ class DesignError(SampleSizes):
 
     def _draw_activations(self, axes: Axes) -> None:
         """Draw the DEQs' activations, dashed, and those of the first designs for their CKs."""
-        tau0 = self.mixture(max(self.samples)).tau0
-        x = torch.linspace(-_REACH, _REACH, 801, dtype=torch.float64) * tau0
+        input_norm = self.mixture(max(self.samples)).input_norm
+        x = torch.linspace(-_REACH, _REACH, 801, dtype=torch.float64) * input_norm
         for name, color in zip(self.names, COLORS, strict=False):
             deq = self.deq({"activation": name})
-            (centered,) = shoal.centered(deq, tau0=tau0).activations
+            (centered,) = shoal.centered(deq, input_norm=input_norm).activations
             axes.plot(x, centered(x), "--", color=color, label=title_of(deq.activations[0]))
             family = self._designs(name)[0][1]
-            layers = cached_design(deq, tau0, "ck", family).architecture.activations
+            layers = cached_design(deq, input_norm, "ck", family).architecture.activations
             for place, sigma in enumerate(layers):
                 label = f"its {_WORDS[family]} design" + f", layer {place + 1}" * (len(layers) > 1)
                 axes.plot(x, sigma(x), ("-", ":")[place], color=color, linewidth=1.6, label=label)

@@ -220,7 +220,7 @@ class _EquivalentSpectra(Spectra):
         operators = {}
         for form in self.forms:
             eq = equivalent_of(form, deq, sample)
-            centered = shoal.centered(deq, tau0=eq.coefficients.tau0)
+            centered = shoal.centered(deq, input_norm=eq.coefficients.input_norm)
             if centered not in matrices:
                 kernels = shoal.kernel(centered, sample.x, trainable=PAPER_GROUPS)
                 matrices[centered] = getattr(kernels, self.kind)
@@ -240,7 +240,11 @@ class _EquivalentSpectra(Spectra):
             if centered == first:
                 found[f"estimate_{form}"] = difference_norm(estimate, operator)
         if (mixture := sample.mixture) is not None:
-            options = {"n": len(sample.x), "trainable": PAPER_GROUPS, "tau0": mixture.tau0}
+            options = {
+                "n": len(sample.x),
+                "trainable": PAPER_GROUPS,
+                "input_norm": mixture.input_norm,
+            }
             predicted = getattr(shoal.spectrum(deq, mixture, **options), self.kind)
             places = [np.linspace(low, high, 400) for low, high in predicted.edges]
             found["grid"] = np.concatenate(places)
@@ -335,9 +339,9 @@ class _DesignSpectra(Spectra):
         of what the estimates are off, and ``size`` is $\|G^*\|$.
         """
         x, known = sample.x, sample.mixture
-        tau0 = float(x.square().sum(1).mean().sqrt()) if known is None else known.tau0
+        input_norm = float(x.square().sum(1).mean().sqrt()) if known is None else known.input_norm
         (name,) = by_name(deq.activations)
-        design = cached_design(deq, tau0, "ck", self.families[self.names.index(name)])
+        design = cached_design(deq, input_norm, "ck", self.families[self.names.index(name)])
         exact, designed = design.kernels(x)
         estimate = estimated_kernels(design.original, x, width=self.width, seed=seed).ck
         z = features(network_for(design.architecture, x, width=self.width, seed=seed + 1), x)

@@ -37,15 +37,18 @@ def test_modules_mean_the_activations_that_compute_the_same(module):
 @pytest.mark.parametrize(
     ("name", "activation"),
     [
-        ("tanh", shoal.Tanh()),
-        ("SiLU", shoal.Swish()),
-        ("leaky_relu:0.1", shoal.LeakyReLU(0.1)),
-        ("mish", shoal.Mish()),
+        ("tanh", shoal.activations.Tanh()),
+        ("SiLU", shoal.activations.Swish()),
+        ("leaky_relu:0.1", shoal.activations.LeakyReLU(0.1)),
+        ("mish", shoal.activations.Mish()),
     ],
 )
 def test_names_do_everywhere(name, activation):
     assert shoal.DEQ(name, 0.2, 0.8) == shoal.DEQ(activation, 0.2, 0.8)
-    assert shoal.FullyConnected((name, "relu")).activations == (activation, shoal.ReLU())
+    assert shoal.FullyConnected((name, "relu")).activations == (
+        activation,
+        shoal.activations.ReLU(),
+    )
     assert shoal.ResNet(name, 2) == shoal.ResNet(activation, 2)
     assert shoal.ConvDEQ(name, 0.1, 0.8) == shoal.ConvDEQ(activation, 0.1, 0.8)
     assert shoal.gaussian.moments(name, 1.0) == shoal.gaussian.moments(activation, 1.0)
@@ -53,7 +56,7 @@ def test_names_do_everywhere(name, activation):
 
 def test_several_modules_make_a_cell_of_several_layers():
     assert shoal.DEQ((nn.Tanh(), "relu"), 0.2, 0.8) == shoal.DEQ(
-        (shoal.Tanh(), shoal.ReLU()), 0.2, 0.8
+        (shoal.activations.Tanh(), shoal.activations.ReLU()), 0.2, 0.8
     )
 
 

@@ -256,7 +256,7 @@ def test_a_changed_class_attribute_makes_another_activation():
         assert hash(make()) == hash(phi)
         Scaled.scale = 2.0
         shift = getattr(phi, "shift", 0.0)
-        exact = float(moments(shoal.Tanh(), 2.0).square) + shift**2
+        exact = float(moments(shoal.activations.Tanh(), 2.0).square) + shift**2
         assert 1 / normalization(make()) == pytest.approx(exact, rel=1e-12)
         assert 1 / before != pytest.approx(exact, rel=1e-3)
 
@@ -279,7 +279,7 @@ def test_a_derivative_that_is_lost_for_good_is_told_in_the_users_words():
 
 
 def test_an_own_function_takes_nothing_from_the_function_that_it_replaces() -> None:
-    class Doubled(shoal.ReLU):
+    class Doubled(shoal.activations.ReLU):
         def function(self, x):
             return 2 * torch.relu(x) - 1
 

@@ -142,14 +142,14 @@ def test_certificates_are_as_good_as_the_bounds():
 
 
 def test_a_function_of_its_own_inherits_nothing_that_is_known_of_another():
-    class Other(shoal.Erf):
+    class Other(shoal.activations.Erf):
         def function(self, x):
             return torch.erf(x / 2)
 
         def first_derivative(self, x):
             return torch.exp(-x * x / 4) / math.sqrt(math.pi)
 
-    class Rectified(shoal.ReLU):
+    class Rectified(shoal.activations.ReLU):
         def function(self, x):
             return torch.relu(x) + 1
 

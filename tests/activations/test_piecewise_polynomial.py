@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch.autograd import gradcheck, gradgradcheck
 
-from shoal import FullyConnected, PiecewisePolynomial, build, gaussian, load, save
+from shoal import FullyConnected, build, gaussian, load, save
+from shoal.activations import PiecewisePolynomial
 from shoal.activations.lookup import GradedCells, table
 
 HAT = PiecewisePolynomial((-1.0, 0.0, 2.0), ((0.5, 0.5), (0.5, -0.5)))  # a roof, then on downwards

@@ -40,7 +40,7 @@ def test_no_biases_stay_none():
 
 
 def test_gpytorch_learns_them():
-    deq = shoal.DEQ(shoal.ReLU(), 0.2, 0.8, bias_variance=0.3)
+    deq = shoal.DEQ(shoal.activations.ReLU(), 0.2, 0.8, bias_variance=0.3)
     covariance = GPyTorchKernel(deq).double()
     covariance(torch.eye(3, dtype=torch.float64)).to_dense().sum().backward()
     assert covariance.raw_bias_variance.grad > 0

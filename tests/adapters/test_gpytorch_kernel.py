@@ -17,7 +17,7 @@ from adapters.plain import log_marginal_likelihood, relu_deq
 gpytorch = pytest.importorskip("gpytorch", reason="GPyTorch is not installed")
 GPyTorchKernel = shoal.adapters.GPyTorchKernel
 
-RELU = shoal.DEQ(shoal.ReLU(), recurrent_variance=0.3, input_variance=0.8)
+RELU = shoal.DEQ(shoal.activations.ReLU(), recurrent_variance=0.3, input_variance=0.8)
 
 
 @pytest.fixture(autouse=True)
@@ -75,7 +75,7 @@ def test_active_dimensions_batches_and_sums() -> None:
 
 def test_an_architecture_without_variances() -> None:
     x = torch.nn.functional.normalize(inputs(5))
-    covariance = GPyTorchKernel(shoal.FullyConnected([shoal.ReLU()]))
+    covariance = GPyTorchKernel(shoal.FullyConnected([shoal.activations.ReLU()]))
     assert list(covariance.parameters()) == []
     angle = torch.arccos((x @ x.T).clamp(-1, 1))
     expected = (angle.sin() + (np.pi - angle) * angle.cos()) / (2 * np.pi)
@@ -177,10 +177,10 @@ def test_gradients_in_inputs() -> None:
 @pytest.mark.parametrize(
     ("activation", "guarantee", "limit"),
     [
-        (shoal.Tanh(), "kernel", 1.0),
-        (shoal.Tanh(), "contraction", 0.25),
-        (shoal.LeakyReLU(2.0), "kernel", 0.25),
-        (shoal.Erf(), "kernel", np.pi / 4),
+        (shoal.activations.Tanh(), "kernel", 1.0),
+        (shoal.activations.Tanh(), "contraction", 0.25),
+        (shoal.activations.LeakyReLU(2.0), "kernel", 0.25),
+        (shoal.activations.Erf(), "kernel", np.pi / 4),
     ],
 )
 def test_constraints_are_those_of_well_posedness(activation, guarantee: str, limit: float) -> None:
@@ -196,7 +196,7 @@ def test_constraints_are_those_of_well_posedness(activation, guarantee: str, lim
 
 def test_other_constraints_and_priors() -> None:
     wide = gpytorch.constraints.Interval(0.0, 1.9)
-    deq = shoal.DEQ(shoal.ReLU(), 1.5, 1.0)
+    deq = shoal.DEQ(shoal.activations.ReLU(), 1.5, 1.0)
     prior = gpytorch.priors.GammaPrior(2.0, 3.0)
     covariance = GPyTorchKernel(
         deq, constraints={"recurrent_variance": wide}, priors={"recurrent_variance": prior}
@@ -251,7 +251,7 @@ def test_bad_options(options, error, message: str) -> None:
 
 @pytest.mark.parametrize("variance", [0.0, 1.0, 1.5])
 def test_variances_at_or_beyond_the_edge_are_not_learned(variance: float) -> None:
-    deq = shoal.DEQ(shoal.Tanh(), variance, 1.0)
+    deq = shoal.DEQ(shoal.activations.Tanh(), variance, 1.0)
     with pytest.raises(ValueError, match=r"recurrent_variance must lie between 0 and 1 to be lea"):
         GPyTorchKernel(deq)
     fixed = GPyTorchKernel(deq, learn=["input_variance"])
@@ -262,13 +262,13 @@ def test_variances_at_or_beyond_the_edge_are_not_learned(variance: float) -> Non
 
 def test_what_is_no_architecture_or_not_lipschitz() -> None:
     with pytest.raises(TypeError, match="architecture must be an Architecture"):
-        GPyTorchKernel(shoal.Tanh())
-    conv = GPyTorchKernel(shoal.ConvResNet(shoal.GELU(), depth=2))
+        GPyTorchKernel(shoal.activations.Tanh())
+    conv = GPyTorchKernel(shoal.ConvResNet(shoal.activations.GELU(), depth=2))
     with pytest.raises(ValueError, match="image_shape must be given for a ConvResNet"):
         conv(torch.eye(2)).to_dense()
     with pytest.raises(ValueError, match="learn must be empty"):
         GPyTorchKernel(shoal.ImplicitNetwork(0.4), learn=["gamma"])
-    quadratic = shoal.DEQ(shoal.Hermite((0.0, 0.1, 0.1)), 0.1, 1.0)
+    quadratic = shoal.DEQ(shoal.activations.Hermite((0.0, 0.1, 0.1)), 0.1, 1.0)
     with pytest.raises(ValueError, match="not Lipschitz"):
         GPyTorchKernel(quadratic)
 

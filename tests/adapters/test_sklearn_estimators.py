@@ -78,13 +78,13 @@ def test_units_do_not_matter_by_default() -> None:
     scaled = KernelRegressor("erf").fit(1000 * x, targets)
     np.testing.assert_allclose(model.predict(new), scaled.predict(1000 * new), atol=1e-8)
     mean = (x**2).sum(1).mean()
-    assert model.architecture_ == shoal.DEQ(shoal.Erf(), 0.2, 1 / mean)
+    assert model.architecture_ == shoal.DEQ(shoal.activations.Erf(), 0.2, 1 / mean)
     assert KernelRegressor().fit(np.zeros((3, 2)), [1, 2, 6]).predict([[0.0, 0.0]]) == [3.0]
 
 
 def test_an_architecture_stands_for_the_parameters() -> None:
     x, targets = data()
-    network = shoal.FullyConnected([shoal.ReLU(), shoal.ReLU()])
+    network = shoal.FullyConnected([shoal.activations.ReLU(), shoal.activations.ReLU()])
     model = KernelRegressor(architecture=network, which="ck", ridge=0.1).fit(x, targets)
     assert model.architecture_ is network
 
@@ -125,7 +125,7 @@ def test_digits_in_a_pipeline_and_a_grid() -> None:
     grid = {
         "kernelclassifier__recurrent_variance": [0.1, 0.6],
         "kernelclassifier__which": ["ck", "ntk"],
-        "kernelclassifier__activation": ["relu", shoal.LeakyReLU(0.1)],
+        "kernelclassifier__activation": ["relu", shoal.activations.LeakyReLU(0.1)],
     }
     search = GridSearchCV(pipeline, grid, cv=2).fit(x, y)
     assert len(search.cv_results_["params"]) == 8

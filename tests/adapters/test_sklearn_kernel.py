@@ -60,7 +60,7 @@ def test_fixed_hyperparameters_have_no_gradient() -> None:
     assert gradient.shape == (4, 4, 1)
     whole = SklearnKernel("relu", 0.3)(x, eval_gradient=True)[1]
     np.testing.assert_array_equal(gradient[..., 0], whole[..., 1])
-    architecture = SklearnKernel(architecture=shoal.FullyConnected([shoal.ReLU()]))
+    architecture = SklearnKernel(architecture=shoal.FullyConnected([shoal.activations.ReLU()]))
     matrix, nothing = architecture(x, eval_gradient=True)
     assert nothing.shape == (4, 4, 0)
     angle = np.arccos(np.clip(x[0] @ x[1] / np.sqrt(x[0] @ x[0] * (x[1] @ x[1])), -1, 1))
@@ -74,7 +74,7 @@ def test_fixed_hyperparameters_have_no_gradient() -> None:
     [
         ("kernel", "tanh", 1.0),
         ("contraction", "tanh", 0.25),
-        ("kernel", shoal.LeakyReLU(2.0), 0.25),
+        ("kernel", shoal.activations.LeakyReLU(2.0), 0.25),
         ((0.1, 1.8), "relu", 1.8),
     ],
 )
@@ -160,7 +160,7 @@ def test_hyperparameters_that_make_no_sense() -> None:
     with pytest.raises(ValueError, match="recurrent_variance_bounds must be one of"):
         _ = SklearnKernel("relu", recurrent_variance_bounds="wide").bounds
     with pytest.raises(ValueError, match="not Lipschitz"):
-        _ = SklearnKernel(shoal.Hermite((0.0, 0.1, 0.1))).bounds
+        _ = SklearnKernel(shoal.activations.Hermite((0.0, 0.1, 0.1))).bounds
     with pytest.raises(ValueError, match="eval_gradient must be False where Y is given"):
         SklearnKernel()(inputs(3), inputs(2), eval_gradient=True)
 

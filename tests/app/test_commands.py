@@ -46,7 +46,7 @@ def test_analyze_computes_what_the_library_computes() -> None:
     document = json.loads(run("analyze", "x.npy", *RELU, "--json").stdout)
     x = np.load("x.npy") - np.load("x.npy").mean(0)
     x /= np.sqrt((x**2).sum(1).mean())
-    ck = shoal.kernel(shoal.DEQ(shoal.ReLU(), 0.2, 0.8), x).ck
+    ck = shoal.kernel(shoal.DEQ(shoal.activations.ReLU(), 0.2, 0.8), x).ck
     values = np.linalg.eigvalsh(ck)
     shares = values / values.sum()
     found = document["sections"]["kernels"]["ck"]
@@ -95,9 +95,9 @@ def test_warnings_are_in_the_text_the_numbers_and_the_page() -> None:
 
 def test_design_is_that_of_the_library() -> None:
     document = json.loads(
-        run("design", "--activation", "relu", "--match", "ck", "--json", "--output", "o").stdout
+        run("design", "--activation", "relu", "--which", "ck", "--json", "--output", "o").stdout
     )
-    d = shoal.design(shoal.DEQ(shoal.ReLU(), 0.2, 0.8), tau0=1.0, match="ck")
+    d = shoal.design(shoal.DEQ(shoal.activations.ReLU(), 0.2, 0.8), input_norm=1.0, which="ck")
     assert document["target"] == dict(d.target)
     assert document["residual"] == d.residual < 1e-12
     assert document["feasible"]
@@ -111,17 +111,17 @@ def test_design_is_that_of_the_library() -> None:
 def test_design_takes_norm_and_kernels_of_data() -> None:
     x = 3 * points(40, 100) / 10
     np.save("x.npy", x)
-    options = ["--data", "x.npy", "--match", "ck", "--activation", "relu", "--json"]
+    options = ["--data", "x.npy", "--which", "ck", "--activation", "relu", "--json"]
     document = json.loads(run("design", *options).stdout)
     norm = float(np.sqrt((x**2).sum(1).mean()))
-    assert document["tau0"] == pytest.approx(norm, rel=1e-12)
-    d = shoal.design(shoal.DEQ(shoal.ReLU(), 0.2, 0.8), tau0=norm, match="ck")
+    assert document["input_norm"] == pytest.approx(norm, rel=1e-12)
+    d = shoal.design(shoal.DEQ(shoal.activations.ReLU(), 0.2, 0.8), input_norm=norm, which="ck")
     original = shoal.kernel(d.original, x).ck
     difference = original - shoal.kernel(d.architecture, x).ck
     expected = np.linalg.norm(difference, 2) / np.linalg.norm(original, 2)
     assert document["gap"]["relative"] == pytest.approx(expected, rel=1e-6)
-    other = json.loads(run("design", *options, "--tau0", "2", "-n", "10").stdout)
-    assert other["tau0"] == 2.0
+    other = json.loads(run("design", *options, "--input-norm", "2", "-n", "10").stdout)
+    assert other["input_norm"] == 2.0
 
 
 SMALL = ["-n", "2", "--width", "300"]
@@ -162,7 +162,7 @@ def test_certificates_are_those_of_the_library(network: str) -> None:
     options = ["--raw", "--network", network, "-n", "3", "--width", "200", "--seed", "4"]
     result = CliRunner().invoke(app, ["certify", "d.npz", *options, "--json"])
     architecture = {
-        "deq": shoal.DEQ(shoal.Tanh(), 0.2, 0.8),
+        "deq": shoal.DEQ(shoal.activations.Tanh(), 0.2, 0.8),
         "implicit": shoal.ImplicitNetwork(0.1),
         "ling2023": shoal.DEQ.ling2023(0.001, 12),
     }[network]

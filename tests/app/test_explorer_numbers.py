@@ -100,15 +100,15 @@ def test_coefficients_are_those_of_the_library() -> None:
     ]
     result = evaluated("given.map((setting) => highDimensional(model(setting)))", chosen)
     for setting, found in zip(chosen, result, strict=True):
-        wanted = shoal.coefficients(deq(setting), tau0=setting["norm"])
+        wanted = shoal.coefficients(deq(setting), input_norm=setting["norm"])
         for kernel in ("ck", "ntk"):
             for name, value in found[kernel].items():
                 expected = getattr(getattr(wanted, kernel), name)
                 assert value == pytest.approx(expected, rel=1e-5, abs=1e-7), (setting, name)
 
 
-@pytest.mark.parametrize("match", ["ck", "ntk"])
-def test_the_twin_has_the_kernel(match: str) -> None:
+@pytest.mark.parametrize("which", ["ck", "ntk"])
+def test_the_twin_has_the_kernel(which: str) -> None:
     names = ("tanh", "gelu", "softplus", "cosine", "swish")
     chosen = [
         {"activation": name, "recurrent": 0.3, "input": 0.8, "bias": bias, "norm": 1.2}
@@ -118,7 +118,7 @@ def test_the_twin_has_the_kernel(match: str) -> None:
     result = evaluated(
         f"""given.map((setting) => {{
           const made = model(setting), found = equilibrium(made), functions = kernels(made, found);
-          const twin = designedTwin(made, found, functions, "{match}");
+          const twin = designedTwin(made, found, functions, "{which}");
           const at = linear(0, Math.PI, 7);
           const values = Array.from(twin.values);
           return {{ grid: TWIN_GRID, values, at, kernel: at.map(twin.at) }};
@@ -129,14 +129,14 @@ def test_the_twin_has_the_kernel(match: str) -> None:
         squared = setting["norm"] ** 2
         angles = torch.tensor(found["at"], dtype=torch.float64)
         function = shoal.kernel_function(deq(setting))
-        wanted = getattr(function(squared, squared, squared * angles.cos()), match)
+        wanted = getattr(function(squared, squared, squared * angles.cos()), which)
         assert np.allclose(found["kernel"], wanted, rtol=0, atol=1e-4 * float(wanted[0]))
         # the drawn function itself, by quadrature: its mean square at own inputs
         grid, values = np.array(found["grid"]), np.array(found["values"])
         density = np.exp(-(grid**2) / 2) / math.sqrt(2 * math.pi)
         square = np.trapezoid(density * values**2, grid)
         slope = np.trapezoid(density * np.gradient(values, grid) ** 2, grid)
-        own = square + (slope if match == "ntk" else 0)
+        own = square + (slope if which == "ntk" else 0)
         assert own == pytest.approx(float(wanted[0]), rel=0.03), setting  # 3.5 deviations of it
 
 
@@ -225,7 +225,9 @@ def test_spikes_between_a_bulk_and_main_directions_are_found(name: str, kernel: 
     )
     covariance = torch.diag(torch.from_numpy(values))
     mixture = shoal.GaussianMixture([torch.zeros(size, dtype=torch.float64)], [covariance], [1.0])
-    limit = getattr(shoal.spectrum(deq(setting), mixture, n=int(ratio * size), tau0=1.0), kernel)
+    limit = getattr(
+        shoal.spectrum(deq(setting), mixture, n=int(ratio * size), input_norm=1.0), kernel
+    )
     wanted = [spike.value for spike in limit.spikes]
     assert sum(one["of"] == "data" for one in found) == 3
     assert bool(wanted) == (name != "tanh")  # which is odd
@@ -239,7 +241,7 @@ def sample() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     x, labels = mixture(2.0, 500).sample(2000, seed=1)
     mixed = torch.randperm(2000, generator=torch.Generator().manual_seed(0))
     x, y = x[mixed], (1.0 - 2.0 * labels[mixed]).to(torch.float64)
-    centered = shoal.centered(deq(SMOOTH), tau0=1.0)
+    centered = shoal.centered(deq(SMOOTH), input_norm=1.0)
     return y[:1000], y[1000:], shoal.kernel(centered, x[:1000], x).ntk
 
 

@@ -16,8 +16,8 @@ from shoal.app.sections.designs import DESIGN
 from shoal.app.sections.kernels import EQUIVALENTS, KERNELS
 from shoal.app.sections.spectra import SPECTRUM
 
-RELU = shoal.DEQ(shoal.ReLU(), 0.2, 0.8)  # whose kernels need no set-up
-TANH = shoal.DEQ(shoal.Tanh(), 0.2, 0.8)
+RELU = shoal.DEQ(shoal.activations.ReLU(), 0.2, 0.8)  # whose kernels need no set-up
+TANH = shoal.DEQ(shoal.activations.Tanh(), 0.2, 0.8)
 
 
 def raw(name: str) -> tuple[np.ndarray, np.ndarray]:

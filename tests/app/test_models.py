@@ -30,7 +30,7 @@ def net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> torch.nn.Module:
     monkeypatch.chdir(tmp_path)
     x = np.random.default_rng(0).standard_normal((120, 4)).astype(np.float32)
     np.save("x.npy", x)
-    deq = shoal.DEQ(shoal.Tanh(), recurrent_variance=0.2, input_variance=0.8)
+    deq = shoal.DEQ(shoal.activations.Tanh(), recurrent_variance=0.2, input_variance=0.8)
     shoal.save(shoal.build(deq, in_features=4, width=8, out_features=2), "net.safetensors")
     made = own()
     np.save("y.npy", made(torch.from_numpy(x)).argmax(1).numpy())

@@ -20,7 +20,7 @@ from shoal.app.sections.networks import ACCURACY, TRAINING
 from shoal.app.sections.prediction import PREDICTION
 from shoal.app.sections.spectra import SPECTRUM
 
-DEQ = shoal.DEQ(shoal.Tanh(), 0.2, 0.8)
+DEQ = shoal.DEQ(shoal.activations.Tanh(), 0.2, 0.8)
 
 
 def numbers_of(findings: Findings) -> Mapping[str, Any]:
@@ -43,7 +43,7 @@ def test_the_limit_of_white_data_is_the_marchenko_pastur_law() -> None:
     x = torch.randn(n, p, dtype=torch.float64, generator=generator)
     x = torch.linalg.qr(x - x.mean(0)).Q  # a covariance that is a multiple of the identity
     x = x * (n / p) ** 0.5  # rows of mean squared norm one
-    linear = shoal.FullyConnected([shoal.Identity()])
+    linear = shoal.FullyConnected([shoal.activations.Identity()])
     found = numbers(SPECTRUM, subject_of(x, linear))["ck"]
     size = n / (n - 1)  # of the covariance, which is estimated without bias
     assert found["upper_end"] == pytest.approx(size * (1 + (n / p) ** 0.5) ** 2, rel=1e-6)
@@ -59,7 +59,7 @@ def test_gaussian_data_have_the_predicted_spectrum() -> None:
         x = torch.randn(n, 20, dtype=torch.float64, generator=generator)
         x = x - x.mean(0)
         x /= x.square().sum(1).mean().sqrt()
-        linear = shoal.FullyConnected([shoal.Identity()])
+        linear = shoal.FullyConnected([shoal.activations.Identity()])
         distances.append(numbers(SPECTRUM, subject_of(x, linear))["ck"]["distance"])
     assert 2 < distances[0] / distances[1] < 4.5  # about 3: errors of the covariance, 1/√n
 
@@ -72,7 +72,7 @@ def test_designs_are_those_of_the_library(digits: Subject, analysis: Analysis) -
     found = numbers_of(analysis[DESIGN])
     assert list(found) == ["ntk_moments", "ck_moments", "ntk_sphere", "ck_sphere"]
     assert all(one["feasible"] and one["residual"] < 1e-10 for one in found.values())
-    design = shoal.design(DEQ, tau0=1.0, match="ck")
+    design = shoal.design(DEQ, input_norm=1.0, which="ck")
     matrices = [shoal.kernel(a, digits.x).ck for a in (design.original, design.architecture)]
     gap = torch.linalg.matrix_norm(matrices[0] - matrices[1], 2) / torch.linalg.matrix_norm(
         matrices[0], 2
@@ -167,7 +167,7 @@ def test_accuracies_are_those_of_kernel_ridge_regression(
     found = numbers_of(analysis[ACCURACY])
     x = torch.nn.functional.normalize(digits.x).numpy()
     y, test = np.eye(10)[digits.data.y], np.arange(60) % 4 == 3
-    for name, phi in (("deq", DEQ), ("naive", shoal.FullyConnected([shoal.Tanh()]))):
+    for name, phi in (("deq", DEQ), ("naive", shoal.FullyConnected([shoal.activations.Tanh()]))):
         kernel = shoal.kernel(phi, x).ck
         inner, identity = kernel[np.ix_(~test, ~test)], np.eye((~test).sum())
 
@@ -216,7 +216,7 @@ def test_the_share_of_variance_that_wide_networks_explain() -> None:
 
 
 def test_a_network_that_does_not_contract_is_refused() -> None:
-    subject = subject_of(torch.eye(6).double(), shoal.DEQ(shoal.ReLU(), 4.0, 0.8))
+    subject = subject_of(torch.eye(6).double(), shoal.DEQ(shoal.activations.ReLU(), 4.0, 0.8))
     found = CERTIFICATE.find(subject)
     assert not found.numbers["holds"]
     (row,) = (row for row in found.rows if row.holds is not None)
@@ -239,7 +239,7 @@ def test_what_is_learned() -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     "phi",
-    [shoal.ReLU(), shoal.Hermite((0, 1, 0.1))],
+    [shoal.activations.ReLU(), shoal.activations.Hermite((0, 1, 0.1))],
     ids=lambda phi: type(phi).__name__,
 )
 def test_sections_say_something_of_every_activation(phi: shoal.Activation) -> None:
@@ -256,7 +256,7 @@ def test_errors_with_more_data_are_those_of_regressions() -> None:
     assert digits.y is not None
     mixed = replace(digits, x=digits.x[order], y=digits.y[order])
     some = replace(mixed, x=mixed.x[:300], y=mixed.y[:300])
-    deq = shoal.DEQ(shoal.ReLU(), 0.2, 0.8)
+    deq = shoal.DEQ(shoal.activations.ReLU(), 0.2, 0.8)
     found = PREDICTION.find(Subject(deq, some))
     x, targets = on_sphere(mixed, 1797)
     fit = shoal.kernel_regression(deq, x[:300], targets.values[:300], ridge="loo")

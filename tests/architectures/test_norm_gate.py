@@ -3,17 +3,8 @@
 import pytest
 import torch
 
-from shoal import (
-    FullyConnected,
-    ReLU,
-    Tanh,
-    build,
-    empirical_kernel,
-    kernel,
-    kernel_function,
-    load,
-    save,
-)
+from shoal import FullyConnected, build, empirical_kernel, kernel, kernel_function, load, save
+from shoal.activations import ReLU, Tanh
 
 GATED = FullyConnected((Tanh(), Tanh()), norm_gated=True)
 PLAIN = FullyConnected((Tanh(), Tanh()))

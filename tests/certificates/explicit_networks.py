@@ -10,13 +10,17 @@ import shoal
 SAMPLES, WIDTH = 3, 24
 
 ARCHITECTURES: dict[str, Any] = {
-    "tanh": shoal.FullyConnected.du2018(shoal.Tanh(), 1),
-    "softplus, 3 layers": shoal.FullyConnected.du2018(shoal.Softplus(), 3),
-    "readout, mixed": shoal.FullyConnected((shoal.Sigmoid(), shoal.Affine(shoal.Tanh(), 1.5, 0.2))),
-    "elu, swish": shoal.FullyConnected((shoal.ELU(), shoal.Swish())),
-    "resnet": shoal.ResNet(shoal.Softplus(), 3, residual_scale=0.6),
-    "convolutional": shoal.ConvResNet(shoal.Tanh(), 2, residual_scale=0.5),
-    "circular": shoal.ConvResNet(shoal.Softplus(), 3, residual_scale=0.4, padding="circular"),
+    "tanh": shoal.FullyConnected.du2018(shoal.activations.Tanh(), 1),
+    "softplus, 3 layers": shoal.FullyConnected.du2018(shoal.activations.Softplus(), 3),
+    "readout, mixed": shoal.FullyConnected(
+        (shoal.activations.Sigmoid(), shoal.activations.Affine(shoal.activations.Tanh(), 1.5, 0.2))
+    ),
+    "elu, swish": shoal.FullyConnected((shoal.activations.ELU(), shoal.activations.Swish())),
+    "resnet": shoal.ResNet(shoal.activations.Softplus(), 3, residual_scale=0.6),
+    "convolutional": shoal.ConvResNet(shoal.activations.Tanh(), 2, residual_scale=0.5),
+    "circular": shoal.ConvResNet(
+        shoal.activations.Softplus(), 3, residual_scale=0.4, padding="circular"
+    ),
 }
 
 

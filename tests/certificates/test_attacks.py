@@ -19,7 +19,7 @@ class Descent:
 
     def __init__(self, net: Any, x: torch.Tensor, y: torch.Tensor) -> None:
         self.deq = isinstance(net.architecture, shoal.DEQ)
-        self.phi = net.architecture.activation if self.deq else shoal.ReLU()
+        self.phi = net.architecture.activation if self.deq else shoal.activations.ReLU()
         self.inputs, self.labels = x.double().numpy().T, y.double().numpy().T
         self.root = 1 / math.sqrt(net.spec.width)
         self.scales = {"readout": 1.0, "skip": 1.0, "input": 1.0}
@@ -86,11 +86,11 @@ def keep_promises(descent: Descent, found: Conclusion, steps: int) -> None:
 
 
 ACTIVATIONS = [
-    shoal.ReLU(),
-    shoal.LeakyReLU(-1.0),
-    shoal.HardTanh(0.5),
-    shoal.Tanh(),
-    shoal.Cosine(),  # not zero at zero
+    shoal.activations.ReLU(),
+    shoal.activations.LeakyReLU(-1.0),
+    shoal.activations.HardTanh(0.5),
+    shoal.activations.Tanh(),
+    shoal.activations.Cosine(),  # not zero at zero
 ]
 
 

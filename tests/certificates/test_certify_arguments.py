@@ -81,7 +81,7 @@ def test_labels_may_be_a_column_of_a_table(samples: int) -> None:
 @pytest.mark.parametrize("trained", [False, True])
 def test_gradients_that_overflow_are_refused_for_their_rank(trained: bool) -> None:
     x, y = data(2, 3, norm=1.0, label=1.0)
-    architecture = shoal.FullyConnected((shoal.Softplus(),), fixed_readout=not trained)
+    architecture = shoal.FullyConnected((shoal.activations.Softplus(),), fixed_readout=not trained)
     net = shoal.build(architecture, in_features=3, width=16, dtype=torch.float64)
     with torch.no_grad():
         net.get_parameter("layer1").mul_(1e200)
@@ -93,7 +93,7 @@ def test_gradients_that_overflow_are_refused_for_their_rank(trained: bool) -> No
 
 
 def test_subclasses_of_the_relu_prove_nothing() -> None:
-    class Mine(shoal.ReLU):
+    class Mine(shoal.activations.ReLU):
         def function(self, x: torch.Tensor) -> torch.Tensor:
             return super().function(x)
 
@@ -106,7 +106,7 @@ def test_subclasses_of_the_relu_prove_nothing() -> None:
 def test_a_fixed_readout_is_not_trained_by_asking_for_its_gradient() -> None:
     """It is a buffer, which no optimizer moves."""
     x, y = data(2, 10, norm=1.0, label=0.1)
-    architecture = shoal.FullyConnected.du2018(shoal.Tanh(), 1)
+    architecture = shoal.FullyConnected.du2018(shoal.activations.Tanh(), 1)
     net = shoal.build(
         architecture, in_features=10, width=200, readout_scale=0.0, dtype=torch.float64
     )
@@ -158,7 +158,7 @@ def test_steps_that_find_a_state_may_miss_its_gradient() -> None:
     x, y = torch.eye(2).double(), torch.tensor([0.1, -0.1]).double()
     found = {}
     for gradient in (shoal.Implicit(), shoal.Unrolled()):
-        deq = shoal.DEQ(shoal.Tanh(), 0.1, 0.8)
+        deq = shoal.DEQ(shoal.activations.Tanh(), 0.1, 0.8)
         net = shoal.build(deq, in_features=2, width=64, dtype=torch.float64, gradient=gradient)
         with torch.no_grad():
             net.recurrent.zero_()
@@ -177,7 +177,7 @@ def test_bad_arguments_are_named() -> None:
     x, y = sphere(2, 0.1)
     net = ling2023(50)
     with pytest.raises(TypeError, match="net must be"):
-        shoal.certify(shoal.ReLU(), x, y)  # type: ignore[arg-type]
+        shoal.certify(shoal.activations.ReLU(), x, y)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="y must have shape"):
         shoal.certify(net, x, y[:1])
     with pytest.raises(ValueError, match=r"y must have shape .* got \(\)"):
@@ -197,7 +197,7 @@ def test_bad_arguments_are_named() -> None:
         shoal.certify(net, x, y, step_size=0.0)
     with pytest.raises(TypeError, match="must be float32 or float64"):
         shoal.certify(net, np.ones((2, 10), dtype=int), y)  # type: ignore[arg-type]
-    gated = shoal.FullyConnected((shoal.Tanh(),), norm_gated=True)
+    gated = shoal.FullyConnected((shoal.activations.Tanh(),), norm_gated=True)
     other = shoal.build(gated, in_features=10, width=50, dtype=torch.float64)
     with pytest.raises(TypeError, match="no theorem"):
         shoal.certify(other, x, y)

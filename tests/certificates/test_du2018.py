@@ -29,12 +29,17 @@ def trio(width: int) -> list[tuple[Any, Tensor]]:
     """The three architectures, with inputs."""
     options: Any = {"width": width, "dtype": torch.float64, "seed": 1}
     residual = shoal.ResNet.du2018(
-        shoal.Softplus(), 3, eigenvalue=shoal.pair_eigenvalue(UNIT), constant=0.5
+        shoal.activations.Softplus(),
+        3,
+        eigenvalue=shoal.kernels.pair_eigenvalue(UNIT),
+        constant=0.5,
     )
-    convolutional = shoal.ConvResNet(shoal.Tanh(), 2, residual_scale=0.2)
+    convolutional = shoal.ConvResNet(shoal.activations.Tanh(), 2, residual_scale=0.2)
     return [
         (
-            shoal.build(shoal.FullyConnected.du2018(shoal.Tanh(), 2), in_features=10, **options),
+            shoal.build(
+                shoal.FullyConnected.du2018(shoal.activations.Tanh(), 2), in_features=10, **options
+            ),
             UNIT,
         ),
         (shoal.build(residual, in_features=10, **options), UNIT),
@@ -75,7 +80,7 @@ def test_a_step_that_is_too_large_is_refused(index: int) -> None:
 def test_an_ordinary_network_with_ordinary_labels() -> None:
     """One hidden layer of Du 2018 at initialization, labels of one: nothing is made small."""
     net = shoal.build(
-        shoal.FullyConnected.du2018(shoal.Tanh(), 1),
+        shoal.FullyConnected.du2018(shoal.activations.Tanh(), 1),
         in_features=10,
         width=2048,
         seed=0,
@@ -142,9 +147,9 @@ def test_the_lemmas_of_the_paper(name: str) -> None:
 
 def test_kinks_are_refused_for_that_reason() -> None:
     for architecture in (
-        shoal.FullyConnected.du2018(shoal.ReLU(), 2),
-        shoal.ResNet(shoal.LeakyReLU(0.1), 2),
-        shoal.FullyConnected((shoal.Tanh(), shoal.ReLU())),
+        shoal.FullyConnected.du2018(shoal.activations.ReLU(), 2),
+        shoal.ResNet(shoal.activations.LeakyReLU(0.1), 2),
+        shoal.FullyConnected((shoal.activations.Tanh(), shoal.activations.ReLU())),
     ):
         net = shoal.build(architecture, in_features=10, width=32, dtype=torch.float64)
         certificate = shoal.certify(net, UNIT, LABELS)
@@ -156,7 +161,10 @@ def test_kinks_are_refused_for_that_reason() -> None:
 
 def test_parallel_inputs_are_refused() -> None:
     net = shoal.build(
-        shoal.FullyConnected.du2018(shoal.Tanh(), 2), in_features=10, width=256, dtype=torch.float64
+        shoal.FullyConnected.du2018(shoal.activations.Tanh(), 2),
+        in_features=10,
+        width=256,
+        dtype=torch.float64,
     )
     twice = UNIT[:1].repeat(2, 1)
     certificate = shoal.certify(net, twice, LABELS)
@@ -176,7 +184,7 @@ def test_inputs_of_other_norms_are_named() -> None:
 
 def test_a_zero_readout_that_stays_fixed_never_trains() -> None:
     net = shoal.build(
-        shoal.FullyConnected.du2018(shoal.Tanh(), 1),
+        shoal.FullyConnected.du2018(shoal.activations.Tanh(), 1),
         in_features=10,
         width=64,
         readout_scale=0.0,
@@ -189,7 +197,7 @@ def test_a_zero_readout_that_stays_fixed_never_trains() -> None:
 
 @pytest.mark.parametrize("trainable", [{"layer1"}, {"layer2"}, {"layer1", "layer2"}])
 def test_any_groups_can_be_trained(trainable: set[str]) -> None:
-    architecture = shoal.FullyConnected.du2018(shoal.Tanh(), 2)
+    architecture = shoal.FullyConnected.du2018(shoal.activations.Tanh(), 2)
     net = shoal.build(
         architecture,
         in_features=10,
@@ -206,7 +214,7 @@ def test_any_groups_can_be_trained(trainable: set[str]) -> None:
 
 
 def test_trained_readouts_and_several_outputs() -> None:
-    architecture = shoal.FullyConnected((shoal.Tanh(),))
+    architecture = shoal.FullyConnected((shoal.activations.Tanh(),))
     net = shoal.build(
         architecture,
         in_features=10,
@@ -227,13 +235,16 @@ def test_trained_readouts_and_several_outputs() -> None:
 
 def test_activations_without_proved_values_hold_as_measured() -> None:
     net = shoal.build(
-        shoal.FullyConnected.du2018(shoal.Erf(), 1), in_features=10, width=512, dtype=torch.float64
+        shoal.FullyConnected.du2018(shoal.activations.Erf(), 1),
+        in_features=10,
+        width=512,
+        dtype=torch.float64,
     )
     assert shoal.certify(net, UNIT, near(net, UNIT)).status == "holds at the measured values"
 
 
 def test_single_precision_and_extreme_numbers() -> None:
-    architecture = shoal.FullyConnected.du2018(shoal.Tanh(), 2)
+    architecture = shoal.FullyConnected.du2018(shoal.activations.Tanh(), 2)
     net = shoal.build(architecture, in_features=10, width=512, seed=1)
     x = UNIT.float()
     assert shoal.certify(net, x, net(x).detach()[:, 0] + LABELS.float()).status == "proved"
@@ -256,7 +267,7 @@ def test_constants_beyond_the_range_of_floats() -> None:
 
 
 def test_networks_that_no_theorem_covers() -> None:
-    gated = shoal.FullyConnected((shoal.Tanh(),), norm_gated=True)
+    gated = shoal.FullyConnected((shoal.activations.Tanh(),), norm_gated=True)
     net = shoal.build(gated, in_features=10, width=16, dtype=torch.float64)
     with pytest.raises(TypeError, match="gated by the norm"):
         shoal.certify(net, UNIT, LABELS)
@@ -264,8 +275,12 @@ def test_networks_that_no_theorem_covers() -> None:
 
 def test_widths_of_theorems_and_of_experience() -> None:
     x = torch.eye(2, dtype=torch.float64)
-    found = shoal.required_width(
-        shoal.FullyConnected.du2018(shoal.Tanh(), 1), x, LABELS, largest_width=64, seeds=1
+    found = shoal.certificates.required_width(
+        shoal.FullyConnected.du2018(shoal.activations.Tanh(), 1),
+        x,
+        LABELS,
+        largest_width=64,
+        seeds=1,
     )
     corrected = found.theorems["Du 2018, Theorem 3.1 (corrected), gradient descent"]
     assert 1e10 < corrected < 1e14
@@ -273,8 +288,8 @@ def test_widths_of_theorems_and_of_experience() -> None:
     assert found.certified is not None
     assert found.empirical is not None
     assert found.empirical <= found.certified <= 64
-    residual = shoal.ResNet.du2018(shoal.Softplus(), 2, eigenvalue=1.0, constant=0.5)
-    width = shoal.required_width(residual, x, LABELS, largest_width=0).theorems
+    residual = shoal.ResNet.du2018(shoal.activations.Softplus(), 2, eigenvalue=1.0, constant=0.5)
+    width = shoal.certificates.required_width(residual, x, LABELS, largest_width=0).theorems
     assert 1e15 < width["Du 2018, Theorem 4.1 (corrected), gradient descent"] < 1e24
 
 

@@ -143,7 +143,10 @@ def test_no_set_of_crossing_units_weighs_more_than_the_bound() -> None:
     assert torch.allclose(crossings.weight(torch.full((3,), 1e9).double()), weights.norm(dim=1))
 
 
-@pytest.mark.parametrize("activation", [shoal.ReLU(), shoal.LeakyReLU(0.3), shoal.Tanh()])
+@pytest.mark.parametrize(
+    "activation",
+    [shoal.activations.ReLU(), shoal.activations.LeakyReLU(0.3), shoal.activations.Tanh()],
+)
 def test_the_equilibrium_is_within_its_error_of_the_true_one(activation: shoal.Activation) -> None:
     width, samples = 40, 5
     weight, injection = 0.06 * gaussian(width, width), gaussian(samples, width, seed=1)
@@ -153,10 +156,12 @@ def test_the_equilibrium_is_within_its_error_of_the_true_one(activation: shoal.A
     w, j, z = (t.numpy().astype(precise) for t in (weight, injection, injection * 0))
     for _ in range(800):
         inner = z @ w.T + j
-        if isinstance(activation, shoal.Tanh):
+        if isinstance(activation, shoal.activations.Tanh):
             z = np.tanh(inner)
         else:
-            z = np.where(inner > 0, inner, (0.3 if activation != shoal.ReLU() else 0) * inner)
+            z = np.where(
+                inner > 0, inner, (0.3 if activation != shoal.activations.ReLU() else 0) * inner
+            )
     missed = float(np.sqrt(((z - found.features.numpy()) ** 2).sum()))
     assert missed <= found.feature_error <= 1e-9
     slopes = activation.derivative(torch.from_numpy(inner.astype(float)))
@@ -173,7 +178,7 @@ def test_a_layer_that_may_expand_is_refused() -> None:
             torch.eye(4).double(),
             Injection(gaussian(2, 4), 0.0),
             gaussian(1, 4),
-            shoal.ReLU(),
+            shoal.activations.ReLU(),
         )
 
 
@@ -224,7 +229,10 @@ def test_the_bound_does_not_trust_the_factorization(monkeypatch: pytest.MonkeyPa
 def test_a_unit_weighs_what_all_outputs_give_it() -> None:
     readout = torch.ones(16, 5, dtype=torch.float64)
     found = find_equilibrium(
-        torch.zeros(5, 5).double(), Injection(gaussian(2, 5), 0.0), readout, shoal.Tanh()
+        torch.zeros(5, 5).double(),
+        Injection(gaussian(2, 5), 0.0),
+        readout,
+        shoal.activations.Tanh(),
     )
     assert 4 <= found.adjoint_peak <= 4 * (1 + 1e-9)
 

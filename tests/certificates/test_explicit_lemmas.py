@@ -166,14 +166,14 @@ def _extended_features(net: Any, x: Tensor) -> Any:
 
 
 def _extended(phi: shoal.Activation, x: Any) -> Any:
-    if isinstance(phi, shoal.Affine):
+    if isinstance(phi, shoal.activations.Affine):
         return np.longdouble(phi.scale) * _extended(phi.activation, x) + np.longdouble(phi.shift)
-    if isinstance(phi, shoal.Tanh):
+    if isinstance(phi, shoal.activations.Tanh):
         return np.tanh(x)
-    if isinstance(phi, shoal.ELU):
+    if isinstance(phi, shoal.activations.ELU):
         return np.where(x > 0, x, np.longdouble(phi.alpha) * np.expm1(x))
-    if isinstance(phi, shoal.Swish):
+    if isinstance(phi, shoal.activations.Swish):
         return x / (1 + np.exp(-x))
-    if isinstance(phi, shoal.Sigmoid):
+    if isinstance(phi, shoal.activations.Sigmoid):
         return 1 / (1 + np.exp(-x))
     return np.logaddexp(x, np.longdouble(0))

@@ -21,14 +21,14 @@ def deq(activation: shoal.Activation, parametrization: str = "standard") -> shoa
 
 
 ARCHITECTURES = {
-    "relu": deq(shoal.ReLU()),
-    "relu, ntk": deq(shoal.ReLU(), "ntk"),
-    "leaky": deq(shoal.LeakyReLU(0.2)),
-    "hard tanh": deq(shoal.HardTanh()),
-    "tanh": deq(shoal.Tanh()),
-    "erf, ntk": deq(shoal.Erf(), "ntk"),
-    "gelu": deq(shoal.GELU()),
-    "elu": deq(shoal.ELU(0.5)),
+    "relu": deq(shoal.activations.ReLU()),
+    "relu, ntk": deq(shoal.activations.ReLU(), "ntk"),
+    "leaky": deq(shoal.activations.LeakyReLU(0.2)),
+    "hard tanh": deq(shoal.activations.HardTanh()),
+    "tanh": deq(shoal.activations.Tanh()),
+    "erf, ntk": deq(shoal.activations.Erf(), "ntk"),
+    "gelu": deq(shoal.activations.GELU()),
+    "elu": deq(shoal.activations.ELU(0.5)),
     "implicit": shoal.ImplicitNetwork(0.2),
 }
 
@@ -194,7 +194,7 @@ def test_the_bounds_are_not_idle(name: str) -> None:
 
 
 def test_an_activation_of_unknown_curvature_has_no_descent() -> None:
-    class Mine(shoal.Tanh):
+    class Mine(shoal.activations.Tanh):
         def function(self, x: torch.Tensor) -> torch.Tensor:
             return torch.tanh(x)
 
@@ -213,7 +213,7 @@ def test_the_bound_of_crossing_units_is_reached() -> None:
     x = torch.ones(1, IN, dtype=torch.float64)
     y = torch.full((1, 1), -2.0, dtype=torch.float64)
     net = shoal.build(
-        deq(shoal.ReLU()),
+        deq(shoal.activations.ReLU()),
         in_features=IN,
         width=WIDTH,
         trainable={"readout", "input"},
@@ -252,7 +252,7 @@ def test_the_bound_of_the_curvature_is_nearly_reached() -> None:
     """One unit, where nothing is lost to the triangle inequality."""
     x = torch.ones(1, 1, dtype=torch.float64)
     net = shoal.build(
-        shoal.DEQ(shoal.Tanh(), 0.0, 1.0),
+        shoal.DEQ(shoal.activations.Tanh(), 0.0, 1.0),
         in_features=1,
         width=1,
         trainable={"input"},

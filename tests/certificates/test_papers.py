@@ -65,7 +65,7 @@ def test_the_repaired_lemma_of_gao_2022_is_evaluated_as_it_is_written() -> None:
     assert found.status == "proved"
     cosines = (x @ x.T).clamp(-1, 1)
     gram = shoal.gaussian.dual(
-        shoal.ReLU(), torch.ones(()).double(), torch.ones(()).double(), cosines
+        shoal.activations.ReLU(), torch.ones(()).double(), torch.ones(()).double(), cosines
     )
     least = float(torch.linalg.eigvalsh(gram)[0])
     norms = [
@@ -88,12 +88,23 @@ def test_the_repaired_lemma_of_gao_2022_is_evaluated_as_it_is_written() -> None:
 @pytest.mark.parametrize(
     ("activation", "covered"),
     [
-        (shoal.Tanh(), True),
-        (shoal.Affine(shoal.Sigmoid(), 4.0, -2.0), True),
-        (shoal.Affine(shoal.Sigmoid(), 1.0, -0.1), False),
-        (shoal.Affine(shoal.Softplus(), 1.0, -math.log(2)), False),  # log 2 is no float
-        (shoal.Affine(shoal.Affine(shoal.Sigmoid(), 1.0, 1e-17), 1.0, -0.5), False),
-        (shoal.Affine(shoal.Swish(), 1 / 1.0998393194), False),  # its slope is 1 + 2e-11
+        (shoal.activations.Tanh(), True),
+        (shoal.activations.Affine(shoal.activations.Sigmoid(), 4.0, -2.0), True),
+        (shoal.activations.Affine(shoal.activations.Sigmoid(), 1.0, -0.1), False),
+        (
+            shoal.activations.Affine(shoal.activations.Softplus(), 1.0, -math.log(2)),
+            False,
+        ),  # log 2 is no float
+        (
+            shoal.activations.Affine(
+                shoal.activations.Affine(shoal.activations.Sigmoid(), 1.0, 1e-17), 1.0, -0.5
+            ),
+            False,
+        ),
+        (
+            shoal.activations.Affine(shoal.activations.Swish(), 1 / 1.0998393194),
+            False,
+        ),  # its slope is 1 + 2e-11
     ],
 )
 def test_theorem_1_of_ling_2023_is_for_what_is_exactly_zero_at_zero(

@@ -44,7 +44,7 @@ def test_a_proved_certificate_of_an_implicit_network_is_kept() -> None:
 @pytest.mark.thorough
 def test_a_smooth_network_of_ordinary_size_is_certified() -> None:
     x, y = sphere(2, 1.0)
-    deq = shoal.DEQ(shoal.Tanh(), 0.002, 0.2, parametrization="standard")
+    deq = shoal.DEQ(shoal.activations.Tanh(), 0.002, 0.2, parametrization="standard")
     net = shoal.build(deq, in_features=10, width=1000, seed=0, dtype=torch.float64)
     certificate = shoal.certify(net, x, y)
     assert certificate.status == "proved"
@@ -55,12 +55,15 @@ def test_a_smooth_network_of_ordinary_size_is_certified() -> None:
 @pytest.mark.parametrize(
     ("activation", "status"),
     [
-        (shoal.Sigmoid(), "proved"),
-        (shoal.Softplus(), "proved"),
-        (shoal.Swish(), "proved"),
-        (shoal.ELU(), "proved"),
-        (shoal.Affine(shoal.Tanh(), 1.3, -0.1), "proved"),
-        (shoal.GELU(), "holds at the measured values"),  # what its rounding is, nobody says
+        (shoal.activations.Sigmoid(), "proved"),
+        (shoal.activations.Softplus(), "proved"),
+        (shoal.activations.Swish(), "proved"),
+        (shoal.activations.ELU(), "proved"),
+        (shoal.activations.Affine(shoal.activations.Tanh(), 1.3, -0.1), "proved"),
+        (
+            shoal.activations.GELU(),
+            "holds at the measured values",
+        ),  # what its rounding is, nobody says
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -83,7 +86,7 @@ def test_smooth_networks_are_certified_as_far_as_their_values_are_known(
 def test_several_outputs_and_the_parametrization_of_ling_2024() -> None:
     x, _ = sphere(3, 1.0)
     y = 0.05 * torch.randn(3, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    deq = shoal.DEQ(shoal.ReLU(), 0.002, 0.2)
+    deq = shoal.DEQ(shoal.activations.ReLU(), 0.002, 0.2)
     net = shoal.build(
         deq, in_features=10, width=800, out_features=2, readout_scale=0.0, dtype=torch.float64
     )
@@ -110,7 +113,11 @@ def test_a_trained_readout_alone_is_least_squares() -> None:
 @pytest.mark.thorough("activation0")
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize(
-    "activation", [shoal.Affine(shoal.Tanh(), 1.3, -0.1), shoal.Affine(shoal.ReLU(), 1e-3, 1.0)]
+    "activation",
+    [
+        shoal.activations.Affine(shoal.activations.Tanh(), 1.3, -0.1),
+        shoal.activations.Affine(shoal.activations.ReLU(), 1e-3, 1.0),
+    ],
 )
 def test_rounding_of_later_steps_is_told(activation: shoal.Activation, dtype: torch.dtype) -> None:
     """One sample, and a rate without slack: soon the bound is below what a dtype resolves."""
@@ -138,7 +145,7 @@ def test_rounding_of_later_steps_is_told(activation: shoal.Activation, dtype: to
 def test_rates_that_rounding_hides_are_told() -> None:
     """Samples that are almost the same: the rate is so near one that single precision is no use."""
     x, y = (t.float() for t in data(2, 10, norm=1.0, label=1.0))
-    deq = shoal.DEQ(shoal.Affine(shoal.ReLU(), 1e-3, 1.0), 0.01, 0.2)
+    deq = shoal.DEQ(shoal.activations.Affine(shoal.activations.ReLU(), 1e-3, 1.0), 0.01, 0.2)
     net = shoal.build(deq, in_features=10, width=64, trainable={"readout"}, dtype=torch.float32)
     certificate = shoal.certify(net, x, y)
     assert certificate.holds

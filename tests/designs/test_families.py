@@ -53,15 +53,17 @@ def measured(sigma: shoal.Activation, tau: float) -> Energies:
     return Energies(s[0] ** 2, s[1] ** 2, total(tau), slopes, growth, s[0] * s[2])
 
 
-def target(phi: shoal.Activation, recurrent: float, match: str) -> Numbers:
+def target(phi: shoal.Activation, recurrent: float, which: str) -> Numbers:
     deq = shoal.DEQ(phi, recurrent_variance=recurrent, input_variance=0.8)
-    return target_numbers(shoal.coefficients(deq, tau0=1.0, method="closed"), match)
+    return target_numbers(shoal.coefficients(deq, input_norm=1.0, method="closed"), which)
 
 
 PROPOSALS = {
     "hard tanh": lambda: hard_tanh.solutions(Numbers(1.2, 1.0, 0.0, 0.0), 1.3, "ck")[0],
     "steep hard tanh": lambda: hard_tanh.solutions(Numbers(9.0, 1.0, 0.0, 0.0), 1.3, "ntk")[0],
-    "leaky rectifiers": lambda: leaky_relu.solutions(target(shoal.ReLU(), 0.2, "ck"), 1.3, "ck")[0],
+    "leaky rectifiers": lambda: leaky_relu.solutions(
+        target(shoal.activations.ReLU(), 0.2, "ck"), 1.3, "ck"
+    )[0],
 }
 
 
@@ -80,37 +82,37 @@ def test_energies_are_those_of_the_activations(make: Callable[[], Proposal]) -> 
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("match", ["ck", "ntk"])
-def test_network_numbers_are_derivatives_of_kernels(match: str) -> None:
+@pytest.mark.parametrize("which", ["ck", "ntk"])
+def test_network_numbers_are_derivatives_of_kernels(which: str) -> None:
     for make in PROPOSALS.values():
         proposal = make()
-        c = shoal.coefficients(shoal.FullyConnected(proposal.activations), tau0=1.3)
-        expected, got = target_numbers(c, match), proposal.numbers(match)
+        c = shoal.coefficients(shoal.FullyConnected(proposal.activations), input_norm=1.3)
+        expected, got = target_numbers(c, which), proposal.numbers(which)
         assert got.matched == pytest.approx(expected.matched, rel=1e-11, abs=1e-12)
-        assert got.slant == pytest.approx(kernel_slant(c, match), rel=1e-9, abs=1e-11)
+        assert got.slant == pytest.approx(kernel_slant(c, which), rel=1e-9, abs=1e-11)
 
 
-@pytest.mark.parametrize(("match", "end"), [("ck", math.pi / 2), ("ntk", math.inf)])
-def test_interval_of_hard_tanh(match: str, end: float) -> None:
-    ratios = [hard_tanh.ratio(h, match) for h in np.geomspace(1e-6, 8, 400)]
+@pytest.mark.parametrize(("which", "end"), [("ck", math.pi / 2), ("ntk", math.inf)])
+def test_interval_of_hard_tanh(which: str, end: float) -> None:
+    ratios = [hard_tanh.ratio(h, which) for h in np.geomspace(1e-6, 8, 400)]
     assert all(a > b for a, b in itertools.pairwise(ratios))  # strictly falling
     assert ratios[-1] == pytest.approx(1, abs=1e-12)
     assert ratios[0] == pytest.approx(end, rel=1e-5) if end < 10 else ratios[0] > 1e5
-    most = hard_tanh.ratio(1e-3, match)
+    most = hard_tanh.ratio(1e-3, which)
     for value in (1 + 1e-9, 1.3, most * (1 - 1e-9)):
-        (found,) = hard_tanh.solutions(Numbers(value, 1.0, 0.0, 0.0), 1.0, match)
-        assert found.numbers(match).own == pytest.approx(value, rel=1e-13)
+        (found,) = hard_tanh.solutions(Numbers(value, 1.0, 0.0, 0.0), 1.0, which)
+        assert found.numbers(which).own == pytest.approx(value, rel=1e-13)
     assert "below pi/2" in hard_tanh.violation(Numbers(math.pi / 2, 1.0, 0.0, 0.0), "ck")
-    assert "linear" in hard_tanh.violation(Numbers(1.0, 1.0, 0.0, 0.0), match)
+    assert "linear" in hard_tanh.violation(Numbers(1.0, 1.0, 0.0, 0.0), which)
     steeper = Numbers(most * (1 + 1e-6), 1.0, 0.0, 0.0)
-    assert "bends at 0.001 standard deviations" in hard_tanh.violation(steeper, match)
-    assert not hard_tanh.solutions(steeper, 1.0, match)
+    assert "bends at 0.001 standard deviations" in hard_tanh.violation(steeper, which)
+    assert not hard_tanh.solutions(steeper, 1.0, which)
 
 
 @pytest.mark.parametrize("recurrent", [0.01, 0.1, 0.2, 0.4, 0.6, 0.8, 0.84, 0.87, 0.95])
 @pytest.mark.parametrize("slope", [0.0, 0.4, -0.5])
 def test_all_leaky_rectifiers_are_found(recurrent: float, slope: float) -> None:
-    wanted = target(shoal.LeakyReLU(slope), recurrent, "ck")
+    wanted = target(shoal.activations.LeakyReLU(slope), recurrent, "ck")
 
     def layer(w: float) -> Energies:
         return Energies(1.0, w, 1 + K * w, 1 + math.pi * w, 1 + K * w)
@@ -140,19 +142,19 @@ def test_all_leaky_rectifiers_are_found(recurrent: float, slope: float) -> None:
 
 def test_identity_of_rectifiers() -> None:
     for slope in (0.0, 0.3, -0.2):
-        wanted = target(shoal.LeakyReLU(slope), 0.5, "ck")
+        wanted = target(shoal.activations.LeakyReLU(slope), 0.5, "ck")
         assert wanted.own - wanted.linear == pytest.approx(K * wanted.norms, rel=1e-13)
 
 
 @pytest.mark.thorough
 def test_gauge_freedom_of_both_kernels() -> None:
-    d = shoal.design(shoal.DEQ(shoal.ReLU(), 0.2, 0.8), tau0=1.0, match="ck")
+    d = shoal.design(shoal.DEQ(shoal.activations.ReLU(), 0.2, 0.8), input_norm=1.0, which="ck")
     first, second = d.architecture.activations
     factor = 3.7
     scaled = shoal.FullyConnected(
         [
-            shoal.Affine(first.activation, first.scale * factor, first.shift * factor),
-            shoal.Affine(second.activation, second.scale / factor, second.shift),
+            shoal.activations.Affine(first.activation, first.scale * factor, first.shift * factor),
+            shoal.activations.Affine(second.activation, second.scale / factor, second.shift),
         ]
     )
     x, _ = shoal.GaussianMixture.ling2024(20).sample(10, seed=0)
@@ -164,7 +166,7 @@ def test_gauge_freedom_of_both_kernels() -> None:
 def test_slopes_of_rectifier_designs() -> None:
     """Ordinary ones are preferred, and others are named."""
     for recurrent in (0.2, 0.6, 0.85):
-        found = leaky_relu.solutions(target(shoal.ReLU(), recurrent, "ck"), 1.0, "ck")
+        found = leaky_relu.solutions(target(shoal.activations.ReLU(), recurrent, "ck"), 1.0, "ck")
         for proposal in found:
             slopes = [sigma.activation.slope for sigma in proposal.activations]  # type: ignore[attr-defined]
             assert ("negative" in proposal.note) == (min(slopes) < -1e-12)

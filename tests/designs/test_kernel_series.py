@@ -9,25 +9,27 @@ import torch
 
 from shoal import (
     DEQ,
-    ELU,
-    GELU,
     AccuracyError,
     ConvergenceError,
     ConvResNet,
-    Cosine,
     FullyConnected,
+    ImplicitNetwork,
+    ResNet,
+    gaussian,
+    kernel_function,
+)
+from shoal.activations import (
+    ELU,
+    GELU,
+    Cosine,
     HardTanh,
     Hermite,
-    ImplicitNetwork,
     LeakyReLU,
     ReLU,
-    ResNet,
     Sigmoid,
     Softplus,
     Swish,
     Tanh,
-    gaussian,
-    kernel_function,
 )
 from shoal.designs import kernel_series
 

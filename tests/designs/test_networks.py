@@ -6,7 +6,7 @@ import torch
 import shoal
 from shoal.networks import Network
 
-DEQ = shoal.DEQ(shoal.ReLU(), recurrent_variance=0.2, input_variance=0.8)
+DEQ = shoal.DEQ(shoal.activations.ReLU(), recurrent_variance=0.2, input_variance=0.8)
 
 
 def network(width: int) -> Network:
@@ -19,7 +19,7 @@ def test_kernels_of_a_changed_network_are_measured() -> None:
     with torch.no_grad():
         for parameter in net.parameters():
             parameter.mul_(1.3)
-    found = shoal.design(net, tau0=1.5, match="ntk", method="sphere")
+    found = shoal.design(net, input_norm=1.5, which="ntk", method="sphere")
     assert found.original == DEQ
     assert found.network is not None
     sets = torch.randn(12, 32, 5, generator=torch.manual_seed(1), dtype=torch.float64)
@@ -43,7 +43,8 @@ def test_kernels_of_a_changed_network_are_measured() -> None:
 @pytest.mark.thorough
 def test_kernels_of_wider_networks_are_nearer() -> None:
     near, far = (
-        shoal.design(network(m), tau0=1.0, match="ck", method="sphere").network for m in (2000, 20)
+        shoal.design(network(m), input_norm=1.0, which="ck", method="sphere").network
+        for m in (2000, 20)
     )
     assert near is not None
     assert far is not None
@@ -54,7 +55,7 @@ def test_kernels_of_wider_networks_are_nearer() -> None:
 @pytest.mark.thorough
 def test_designs_say_whose_kernels_they_are() -> None:
     for method in ("moments", "sphere"):
-        found = shoal.design(DEQ, tau0=1.0, match="ck", method=method)
+        found = shoal.design(DEQ, input_norm=1.0, which="ck", method=method)
         assert found.network is None
         assert "infinite width" in found.explanation
 
@@ -62,5 +63,5 @@ def test_designs_say_whose_kernels_they_are() -> None:
 @pytest.mark.thorough
 def test_networks_say_what_is_trained() -> None:
     net = shoal.build(DEQ, in_features=5, width=50, trainable={"readout"}, dtype=torch.float64)
-    found = shoal.design(net, tau0=1.0, method="sphere")
-    assert (found.match, found.trainable) == ("ck", {"readout"})
+    found = shoal.design(net, input_norm=1.0, method="sphere")
+    assert (found.which, found.trainable) == ("ck", {"readout"})

@@ -17,7 +17,7 @@ from numpy.polynomial.legendre import leggauss
 import shoal
 
 COSINES = np.array([-0.95, -0.7, -0.3, 0.0, 0.2, 0.6, 0.9, 0.95])
-LEAKY_RELU = shoal.MomentMatching(family="leaky_relu")
+LEAKY_RELU = shoal.designs.MomentMatching(family="leaky_relu")
 Function = Callable[[np.ndarray], np.ndarray]
 
 
@@ -39,7 +39,7 @@ def tanh_duals(v: float, c: float) -> tuple[float, float]:
     return dual(np.tanh), dual(lambda u: 1 / np.cosh(u) ** 2)
 
 
-DUALS = {shoal.ReLU(): relu_duals, shoal.Tanh(): tanh_duals}
+DUALS = {shoal.activations.ReLU(): relu_duals, shoal.activations.Tanh(): tanh_duals}
 
 
 def deq_kernels(phi: shoal.Activation, cosine: float) -> tuple[float, float]:
@@ -78,23 +78,23 @@ def hermite_squares(x: np.ndarray, w: np.ndarray, f: np.ndarray, order: int) -> 
 
 @pytest.mark.thorough("phi0", "phi2", "phi3")
 @pytest.mark.parametrize(
-    ("phi", "match", "bound"),
+    ("phi", "which", "bound"),
     [
-        (shoal.ReLU(), "ck", 1e-9),
-        (shoal.ReLU(), "ntk", 1e-7),
-        (shoal.Tanh(), "ck", 1e-10),
-        (shoal.Tanh(), "ntk", 1e-10),
+        (shoal.activations.ReLU(), "ck", 1e-9),
+        (shoal.activations.ReLU(), "ntk", 1e-7),
+        (shoal.activations.Tanh(), "ck", 1e-10),
+        (shoal.activations.Tanh(), "ntk", 1e-10),
     ],
 )
 def test_errors_on_the_sphere_are_as_stated(
-    phi: shoal.Activation, match: str, bound: float
+    phi: shoal.Activation, which: str, bound: float
 ) -> None:
-    d = shoal.design(shoal.DEQ(phi, 0.2, 0.8), tau0=1.0, match=match, method="sphere")
+    d = shoal.design(shoal.DEQ(phi, 0.2, 0.8), input_norm=1.0, which=which, method="sphere")
     (sigma,) = d.architecture.activations  # type: ignore[attr-defined]
     x, w = fine_grid()
     u = torch.from_numpy(x)
     f, slopes = sigma(u).numpy(), sigma.derivative(u).numpy()
-    both, k = match == "ntk", np.arange(701)
+    both, k = which == "ntk", np.arange(701)
     series = hermite_squares(x, w, f, 700) * (1 + k if both else 1)
     pdf = w * np.exp(-(x**2) / 2) / math.sqrt(2 * math.pi)
     found = {c: float(series @ c**k) for c in COSINES}
@@ -109,8 +109,10 @@ def test_errors_on_the_sphere_are_as_stated(
 
 @pytest.mark.thorough
 def test_gated_neurons_have_the_kernel_on_average() -> None:
-    deq = shoal.DEQ(shoal.ReLU(), 0.2, 0.8)
-    d = shoal.design(deq, tau0=1.0, match="ntk", method=shoal.SphereMatching(norm_gated=True))
+    deq = shoal.DEQ(shoal.activations.ReLU(), 0.2, 0.8)
+    d = shoal.design(
+        deq, input_norm=1.0, which="ntk", method=shoal.designs.SphereMatching(norm_gated=True)
+    )
     (sigma,) = d.architecture.activations  # type: ignore[attr-defined]
     generator = torch.Generator().manual_seed(0)
     for cosine in (-0.8, 0.1, 0.9, 1.0):
@@ -118,7 +120,7 @@ def test_gated_neurons_have_the_kernel_on_average() -> None:
         u, v = g[0], cosine * g[0] + math.sqrt(1 - cosine**2) * g[1]
         # a neuron's share of the NTK, for a readout of square one
         share = sigma(u) * sigma(v) + cosine * sigma.derivative(u) * sigma.derivative(v)
-        expected = deq_kernels(shoal.ReLU(), cosine)[1]
+        expected = deq_kernels(shoal.activations.ReLU(), cosine)[1]
         assert abs(float(share.mean()) - expected) < 4 * float(share.std()) / 2**9
         for r, s in ((1.0, 1.0), (1e-3, 40.0), (2.0, 0.3)):
             found = shoal.kernel_function(d.architecture)(r * r, s * s, r * s * cosine).ntk
@@ -164,7 +166,7 @@ def relu_deq(sa: mpf, sb: mpf, v0: mpf) -> Callable[[mpf, mpf, mpf], mpf]:
     return kernel
 
 
-def layers(design: shoal.Design) -> Callable[[mpf, mpf, mpf], mpf]:
+def layers(design: shoal.designs.Design) -> Callable[[mpf, mpf, mpf], mpf]:
     """The CK of a network of leaky rectifiers."""
     rectifiers = []
     for sigma in design.architecture.activations:  # type: ignore[attr-defined]
@@ -195,13 +197,16 @@ def coefficients(kernel: Callable[[mpf, mpf, mpf], mpf], v0: mpf) -> list[float]
 
 
 @pytest.mark.thorough("0.7-0.6")
-@pytest.mark.parametrize(("recurrent", "tau0"), [(0.2, 1.0), (0.7, 0.6)])
-def test_leaky_rectifiers_in_fifty_digits(recurrent: float, tau0: float) -> None:
+@pytest.mark.parametrize(("recurrent", "input_norm"), [(0.2, 1.0), (0.7, 0.6)])
+def test_leaky_rectifiers_in_fifty_digits(recurrent: float, input_norm: float) -> None:
     d = shoal.design(
-        shoal.DEQ(shoal.ReLU(), recurrent, 0.8), tau0=tau0, match="ck", method=LEAKY_RELU
+        shoal.DEQ(shoal.activations.ReLU(), recurrent, 0.8),
+        input_norm=input_norm,
+        which="ck",
+        method=LEAKY_RELU,
     )
     with mpmath.workdps(50):
-        v0 = mpf(tau0) ** 2
+        v0 = mpf(input_norm) ** 2
         wanted = coefficients(relu_deq(mpf(recurrent), mpf(0.8), v0), v0)
         np.testing.assert_allclose(list(d.target.values()), wanted, rtol=1e-14)
         assert len(d.alternatives) == 1
@@ -230,7 +235,10 @@ def rectifier_roots(recurrent: float) -> int:
 @pytest.mark.parametrize("recurrent", [0.01, 0.5, 0.8527, 0.8529, 0.95])
 def test_where_leaky_rectifiers_end(recurrent: float) -> None:
     d = shoal.design(
-        shoal.DEQ(shoal.ReLU(), recurrent, 1.0), tau0=1.0, match="ck", method=LEAKY_RELU
+        shoal.DEQ(shoal.activations.ReLU(), recurrent, 1.0),
+        input_norm=1.0,
+        which="ck",
+        method=LEAKY_RELU,
     )
     expected = rectifier_roots(recurrent)
     assert expected == (2 if recurrent < 0.85278 else 0)

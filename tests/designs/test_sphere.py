@@ -11,46 +11,41 @@ import torch
 import shoal
 from shoal import (
     DEQ,
-    GELU,
     AccuracyError,
     ConvergenceError,
     FullyConnected,
-    HardTanh,
-    ReLU,
-    Softplus,
-    SphereMatching,
-    Swish,
-    Tanh,
     build,
     empirical_kernel,
     kernel,
     kernel_function,
 )
+from shoal.activations import GELU, HardTanh, ReLU, Softplus, Swish, Tanh
+from shoal.designs import SphereMatching
 from shoal.designs.profile import END, EPSILON, Profile, quadrature, tabulated
 
 
-def design(deq, match, **options):
+def design(deq, which, **options):
     own = {f.name for f in fields(SphereMatching)}
     method = SphereMatching(**{name: options.pop(name) for name in own & options.keys()})
-    return shoal.design(deq, method=method, match=match, **{"tau0": 1.0, **options})
+    return shoal.design(deq, method=method, which=which, **{"input_norm": 1.0, **options})
 
 
 def differences(deq, d, norm, cosines, **options):
     """Between the two matched kernels, relative to the diagonal."""
     cosines = torch.tensor(cosines, dtype=torch.float64)
     target, found = (
-        getattr(kernel_function(a, **o)(norm**2, norm**2, norm**2 * cosines), d.match)
+        getattr(kernel_function(a, **o)(norm**2, norm**2, norm**2 * cosines), d.which)
         for a, o in ((deq, options), (d.architecture, {}))
     )
-    own = getattr(kernel_function(deq, **options)(norm**2, norm**2, norm**2), d.match)
+    own = getattr(kernel_function(deq, **options)(norm**2, norm**2, norm**2), d.which)
     return (target - found).abs() / own
 
 
 @pytest.mark.thorough("phi0", "phi1")
-@pytest.mark.parametrize(("phi", "match"), [(Tanh(), "ntk"), (Softplus(), "ck"), (GELU(), "ntk")])
-def test_smooth_activations(phi, match):
+@pytest.mark.parametrize(("phi", "which"), [(Tanh(), "ntk"), (Softplus(), "ck"), (GELU(), "ntk")])
+def test_smooth_activations(phi, which):
     deq = DEQ(phi, 0.2, 0.8)
-    d = design(deq, match, tau0=1.5)
+    d = design(deq, which, input_norm=1.5)
     assert d.feasible
     assert d.residual < 1e-7
     # at cosines that the design did not look at, the ends included
@@ -59,10 +54,10 @@ def test_smooth_activations(phi, match):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("match", ["ck", "ntk"])
-def test_relu(match):
+@pytest.mark.parametrize("which", ["ck", "ntk"])
+def test_relu(which):
     deq = DEQ(ReLU(), 0.24, 0.8)
-    d = design(deq, match)
+    d = design(deq, which)
     errors = differences(deq, d, 1.0, [-1.0, -0.61, 0.93, 0.995, 1.0])
     assert float(errors[:3].max()) < 1e-7
     assert float(errors.max()) < 1e-5
@@ -72,12 +67,12 @@ def test_relu(match):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("tau0", [1e-3, 0.3])
-def test_relu_at_small_norms(tau0):
+@pytest.mark.parametrize("input_norm", [1e-3, 0.3])
+def test_relu_at_small_norms(input_norm):
     deq = DEQ(ReLU(), 0.2, 0.8)
-    d = design(deq, "ck", tau0=tau0)
+    d = design(deq, "ck", input_norm=input_norm)
     assert d.residual < 1e-9
-    assert float(differences(deq, d, tau0, [-0.9, 0.3, 0.95]).max()) < 1e-9
+    assert float(differences(deq, d, input_norm, [-0.9, 0.3, 0.95]).max()) < 1e-9
 
 
 def test_groups_that_are_trained():
@@ -100,7 +95,7 @@ def test_a_wide_finite_network():
     x = torch.randn(6, 20, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     x = 1.3 * x / torch.linalg.vector_norm(x, dim=1, keepdim=True)
     exact = kernel(deq, x).ntk
-    d = design(deq, "ntk", tau0=1.3)
+    d = design(deq, "ntk", input_norm=1.3)
     error = []
     for width in (2**10, 2**16):
         net = build(d.architecture, in_features=20, width=width, dtype=torch.float64)
@@ -113,7 +108,7 @@ def test_a_wide_finite_network():
 @pytest.mark.thorough
 def test_a_norm_gate_serves_all_norms():
     deq = DEQ(ReLU(), 0.3, 0.8)
-    d = design(deq, "ntk", norm_gated=True, tau0=7.0)
+    d = design(deq, "ntk", norm_gated=True, input_norm=7.0)
     f, g = kernel_function(deq), kernel_function(d.architecture)
     a = torch.tensor([1.0, 0.01, 9.0, 4.0, 0.0], dtype=torch.float64)
     b = torch.tensor([1.0, 5.0, 2.0, 4.0, 2.0], dtype=torch.float64)
@@ -167,13 +162,13 @@ def test_networks_train_and_are_saved(tmp_path):
 
 def test_bad_arguments():
     deq = DEQ(ReLU(), 0.2, 0.8)
-    for tau0 in (0.0, -1.0, float("nan")):
-        with pytest.raises(ValueError, match="tau0"):
-            design(deq, "ck", tau0=tau0)
-    with pytest.raises(ValueError, match="match"):
+    for input_norm in (0.0, -1.0, float("nan")):
+        with pytest.raises(ValueError, match="input_norm"):
+            design(deq, "ck", input_norm=input_norm)
+    with pytest.raises(ValueError, match="which"):
         design(deq, "nngp")
     with pytest.raises(ValueError, match="method"):
-        shoal.design(deq, tau0=1.0, method="magic")
+        shoal.design(deq, input_norm=1.0, method="magic")
     with pytest.raises(ValueError, match="norm_gated"):
         design(DEQ(Tanh(), 0.2, 0.8), "ck", norm_gated=True)
     with pytest.raises(ValueError, match="trainable"):

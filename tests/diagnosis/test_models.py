@@ -115,7 +115,7 @@ def test_derivatives_that_are_none_of_the_cell_are_noted(dtype: torch.dtype) -> 
 
 
 def test_a_network_of_build_is_certified() -> None:
-    deq = shoal.DEQ(shoal.Tanh(), recurrent_variance=0.1, input_variance=0.8)
+    deq = shoal.DEQ(shoal.activations.Tanh(), recurrent_variance=0.1, input_variance=0.8)
     net = shoal.build(deq, in_features=4, width=32, out_features=2, dtype=DTYPE)
     d = shoal.diagnose(net, None, inputs())
     assert d.equilibria.contraction == "certified"
@@ -146,7 +146,7 @@ class TorchDEQModel(nn.Module):
 
 
 def test_a_convolutional_network_of_build() -> None:
-    deq = shoal.ConvDEQ(shoal.Tanh(), recurrent_variance=0.05, input_variance=0.8)
+    deq = shoal.ConvDEQ(shoal.activations.Tanh(), recurrent_variance=0.05, input_variance=0.8)
     net = shoal.build(
         deq, in_features=2, pixels=(3, 3), width=4, out_features=2, dtype=DTYPE, seed=0
     )

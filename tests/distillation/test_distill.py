@@ -48,7 +48,7 @@ class Broken(Model):
         return torch.nan * super().forward(x)
 
 
-def by_name(twin: shoal.Twin) -> dict[str, object]:
+def by_name(twin: shoal.distillation.Distillation) -> dict[str, object]:
     return {one.name: one for one in twin.candidates}
 
 
@@ -122,7 +122,7 @@ def test_what_is_too_far_is_not_chosen() -> None:
 
 
 def network(width: int = 24) -> nn.Module:
-    deq = shoal.DEQ(shoal.Tanh(), recurrent_variance=0.1, input_variance=0.9)
+    deq = shoal.DEQ(shoal.activations.Tanh(), recurrent_variance=0.1, input_variance=0.9)
     return shoal.build(deq, in_features=3, width=width, out_features=2, dtype=DTYPE)
 
 
@@ -167,7 +167,7 @@ def test_the_fastest_of_those_that_lose_little_is_chosen() -> None:
 
 def test_training_on_outputs_finds_the_model_of_the_same_kind() -> None:
     # a network without recurrence is a plain layer: it must be found nearly exactly
-    deq = shoal.DEQ(shoal.Tanh(), recurrent_variance=0.0, input_variance=1.0)
+    deq = shoal.DEQ(shoal.activations.Tanh(), recurrent_variance=0.0, input_variance=1.0)
     net = shoal.build(deq, in_features=3, width=16, out_features=1, dtype=DTYPE)
     x = inputs(300)
     twin = shoal.distill(net, x, epochs=100, width=64, depths=(), batch_size=64)
@@ -346,7 +346,7 @@ def test_what_was_cut_has_no_loop_left() -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("phi", [shoal.Tanh(), shoal.ReLU()], ids=repr)
+@pytest.mark.parametrize("phi", [shoal.activations.Tanh(), shoal.activations.ReLU()], ids=repr)
 def test_trained_models_of_digits(phi: shoal.Activation) -> None:
     pytest.importorskip("sklearn")
     digits = shoal.data.load("digits")

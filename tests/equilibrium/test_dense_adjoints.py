@@ -18,7 +18,8 @@ from torch.nn.utils.parametrizations import weight_norm
 from torch.utils import _pytree as pytree
 
 import shoal
-from shoal import Anderson, Broyden, DampedPicard, Implicit, NewtonKrylov, Picard
+from shoal import Anderson, Broyden, Implicit, NewtonKrylov, Picard
+from shoal.equilibrium import DampedPicard
 
 # PyTorch's forward mode still loads parts that it calls deprecated itself
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")

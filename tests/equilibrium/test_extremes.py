@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from shoal import DEQ, ReLU, build
+from shoal import DEQ, build
+from shoal.activations import ReLU
 from shoal.equilibrium import Anderson, Broyden, DampedPicard, NewtonKrylov, Picard, Status
 
 SOLVERS = [

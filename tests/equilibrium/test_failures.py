@@ -4,7 +4,8 @@ import pytest
 import torch
 
 import shoal
-from shoal import DEQ, Tanh, build
+from shoal import DEQ, build
+from shoal.activations import Tanh
 from shoal.equilibrium import (
     Implicit,
     NewtonKrylov,

@@ -88,8 +88,8 @@ def test_gradients_count_that_the_equilibrium_moves():
 @pytest.mark.parametrize(
     "architecture",
     [
-        shoal.DEQ(shoal.Tanh(), 0.2, 0.8, bias_variance=0.1),
-        shoal.DEQ(shoal.ReLU(), 0.2, 0.8, parametrization="standard"),
+        shoal.DEQ(shoal.activations.Tanh(), 0.2, 0.8, bias_variance=0.1),
+        shoal.DEQ(shoal.activations.ReLU(), 0.2, 0.8, parametrization="standard"),
         shoal.ImplicitNetwork(gamma=0.3),
     ],
     ids=lambda a: type(a).__name__,
@@ -144,6 +144,6 @@ def test_bad_arguments(change, error, message):
     arguments = {"layer": layer, **change}
     with pytest.raises(error, match=message):
         shoal.jacobian_penalty(arguments.pop("layer"), z, *inputs, **arguments)
-    net = shoal.build(shoal.DEQ(shoal.Tanh(), 0.2, 0.8), in_features=3, width=6)
+    net = shoal.build(shoal.DEQ(shoal.activations.Tanh(), 0.2, 0.8), in_features=3, width=6)
     with pytest.raises(ValueError, match=r"z must have shape \(4, 6\), got \(4, 5\)"):
         shoal.jacobian_penalty(net, torch.zeros(4, 5), torch.zeros(4, 3))

@@ -7,7 +7,8 @@ import torch
 from torch.utils import _pytree as pytree
 
 from fixed_points import OPTIMISTIX, SCIPY
-from shoal import Anderson, Broyden, DampedPicard, Equilibrium, NewtonKrylov, Picard
+from shoal import Anderson, Broyden, Equilibrium, NewtonKrylov, Picard
+from shoal.equilibrium import DampedPicard
 
 PROBLEMS = SCIPY | OPTIMISTIX
 # how many of the 18 each must solve

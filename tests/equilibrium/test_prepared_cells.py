@@ -9,7 +9,7 @@ import shoal
 forward_mode = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
 
 
-class Factored(shoal.PreparedCell):
+class Factored(shoal.equilibrium.PreparedCell):
     """A cell whose weight is a product, and whose input is scaled by name."""
 
     def __init__(self):
@@ -166,4 +166,4 @@ def test_what_it_may_not_do():
     with pytest.raises(ValueError, match="separable must be False for a PreparedCell"):
         shoal.Equilibrium(Factored(), separable=True)
     with pytest.raises(TypeError, match="abstract"):
-        shoal.PreparedCell()
+        shoal.equilibrium.PreparedCell()

@@ -26,7 +26,7 @@ def test_against_the_explicit_jacobian_in_logarithms():
     cell, x = Softplus(), uniform(4, 5, seed=1)
     z = uniform(4, 5, seed=2) + 0.1
     layer = shoal.Equilibrium(cell)
-    found = shoal.subhomogeneity(layer, z.split((2, 3), -1), x)
+    found = shoal.equilibrium.subhomogeneity(layer, z.split((2, 3), -1), x)
 
     def logarithm(y, row):
         return torch.cat(cell(y.exp().split((2, 3), -1), row), -1).log()
@@ -40,7 +40,7 @@ def test_it_bounds_how_logarithms_approach_each_other():
     weights, x = 3 * uniform(6, 6), uniform(1, 6, seed=1)
     layer = shoal.Equilibrium(lambda z, x: torch.sigmoid(z @ weights + x))
     grid = 10 ** (6 * uniform(300, 6, seed=2) - 4)
-    factors = shoal.subhomogeneity(layer, grid, x.expand(300, -1))
+    factors = shoal.equilibrium.subhomogeneity(layer, grid, x.expand(300, -1))
     t = torch.linspace(0, 20, 200_001, dtype=torch.float64)
     bound = (t * (1 - torch.sigmoid(t))).max()
     assert bound == pytest.approx(0.2785, abs=1e-4)
@@ -61,7 +61,7 @@ def test_of_a_network():
     slopes = torch.sigmoid(inner) * (1 - torch.sigmoid(inner))
     jacobian = slopes[:, :, None] * (0.2 / 7) ** 0.5 * net.recurrent
     explicit = ((jacobian.abs() * big[:, None]).sum(2) / torch.sigmoid(inner)).amax(1)
-    torch.testing.assert_close(shoal.subhomogeneity(net, z, x), explicit.detach())
+    torch.testing.assert_close(shoal.equilibrium.subhomogeneity(net, z, x), explicit.detach())
 
 
 @pytest.mark.parametrize(
@@ -74,9 +74,9 @@ def test_of_a_network():
 )
 def test_states_must_be_positive(function, z, words):
     with pytest.raises(ValueError, match=words):
-        shoal.subhomogeneity(shoal.Equilibrium(function), z)
+        shoal.equilibrium.subhomogeneity(shoal.Equilibrium(function), z)
 
 
 def test_only_of_layers():
     with pytest.raises(TypeError, match="layer must be an Equilibrium"):
-        shoal.subhomogeneity(torch.sigmoid, torch.ones(1, 1))
+        shoal.equilibrium.subhomogeneity(torch.sigmoid, torch.ones(1, 1))

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from shoal import DEQ, ReLU, Tanh, build
+from shoal import DEQ, build
+from shoal.activations import ReLU, Tanh
 from shoal.equilibrium import (
     Anderson,
     Broyden,

@@ -11,23 +11,25 @@ from reference import BUILT_IN
 
 from shoal import (
     DEQ,
-    ELU,
-    Affine,
     ConvergenceError,
     ConvResNet,
+    FullyConnected,
+    ImplicitNetwork,
+    coefficients,
+    kernel_function,
+)
+from shoal.activations import (
+    ELU,
+    Affine,
     Cosine,
     Erf,
-    FullyConnected,
     HardTanh,
     Hermite,
     Identity,
-    ImplicitNetwork,
     LeakyReLU,
     ReLU,
     Sine,
     Tanh,
-    coefficients,
-    kernel_function,
 )
 
 KERNEL = {"gamma2", "alpha1", "alpha2", "alpha3", "ck_offset", "ck_slope", "ck_bend"}
@@ -47,7 +49,7 @@ def size(c, name):
     if name in ("tau", "shift", "alpha4", "gamma2", "kappa2"):
         return 0.0
     power = POWERS[name.rsplit("_", 1)[-1] if "_" in name else name[-1]]
-    return (c.gamma2 if name in KERNEL else c.kappa2) / c.tau0**power
+    return (c.gamma2 if name in KERNEL else c.kappa2) / c.input_norm**power
 
 
 def assert_agree(found, expected, tolerance=1e-11):
@@ -66,35 +68,35 @@ def by_both(architecture, **options):
 @pytest.mark.parametrize("center", [True, False])
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_derivatives_are_closed_forms(name, center):
-    by_both(DEQ(BUILT_IN[name], 0.25, 0.7), tau0=1.1, center=center)
+    by_both(DEQ(BUILT_IN[name], 0.25, 0.7), input_norm=1.1, center=center)
 
 
 @pytest.mark.parametrize("center", [True, False])
 @pytest.mark.parametrize("name", ["ReLU", "HardTanh", "GELU", "Sine", "HermiteSeries"])
 def test_derivatives_are_closed_forms_in_two_layers(name, center):
-    by_both(FullyConnected([BUILT_IN[name], Erf()]), tau0=0.9, center=center)
+    by_both(FullyConnected([BUILT_IN[name], Erf()]), input_norm=0.9, center=center)
 
 
 @pytest.mark.parametrize("center", [True, pytest.param(False, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("trainable", subsets(("readout", "recurrent", "input")))
 def test_all_trained_groups_of_a_deq(trainable, center):
     for phi in (ReLU(), Cosine()):
-        by_both(DEQ(phi, 0.4, 0.9), tau0=1.3, trainable=trainable, center=center)
+        by_both(DEQ(phi, 0.4, 0.9), input_norm=1.3, trainable=trainable, center=center)
         standard = DEQ(phi, 0.4, 0.9, parametrization="standard")
         if trainable != ("input",):  # of which nothing is left in the limit
-            by_both(standard, tau0=1.3, trainable=trainable, center=center)
-        by_both(standard, tau0=1.3, trainable=trainable, center=center, width=17)
+            by_both(standard, input_norm=1.3, trainable=trainable, center=center)
+        by_both(standard, input_norm=1.3, trainable=trainable, center=center, width=17)
 
 
 @pytest.mark.parametrize("trainable", subsets(("readout", "layer1", "layer2", "layer3")))
 def test_all_trained_groups_of_a_fully_connected_network(trainable):
     activations = [LeakyReLU(0.2), Erf(), Cosine()]
-    by_both(FullyConnected(activations), tau0=0.8, trainable=trainable, center=False)
-    by_both(FullyConnected(activations, normalized=True), tau0=0.8, trainable=trainable)
+    by_both(FullyConnected(activations), input_norm=0.8, trainable=trainable, center=False)
+    by_both(FullyConnected(activations, normalized=True), input_norm=0.8, trainable=trainable)
 
 
 def test_the_network_of_du_2018():
-    found = by_both(FullyConnected.du2018(ELU(0.5), depth=2), tau0=1.0)
+    found = by_both(FullyConnected.du2018(ELU(0.5), depth=2), input_norm=1.0)
     assert found.trainable == {"layer1", "layer2"}
 
 
@@ -107,9 +109,9 @@ def test_the_network_of_du_2018():
     st.sampled_from([ReLU(), LeakyReLU(-0.4), Erf(), Sine(), Identity(), Hermite((0.3, 0.2))]),
     st.booleans(),
 )
-def test_all_variances_and_norms(recurrent, injection, tau0, phi, center):
+def test_all_variances_and_norms(recurrent, injection, input_norm, phi, center):
     gain = min(1.0, 1 / phi.lipschitz**2)
-    by_both(DEQ(phi, recurrent * gain, injection), tau0=tau0, center=center)
+    by_both(DEQ(phi, recurrent * gain, injection), input_norm=input_norm, center=center)
 
 
 # mpmath's own moments: φ piece by piece, and c_k = E[φ(τξ) h_k(ξ)] for distributional derivatives
@@ -132,10 +134,10 @@ def mean_and_variance(phi, tau, kinks):
     return mean, expectation(lambda x: (phi(tau * x) - mean) ** 2, tau, kinks)
 
 
-def oracle(phi, kinks, sa, sb, tau0):
+def oracle(phi, kinks, sa, sb, input_norm):
     """Section "Coefficients" of docs/equivalents.md: readout and recurrent weights trained."""
     variance = mpmath.findroot(
-        lambda v: sa * mean_and_variance(phi, mpmath.sqrt(v), kinks)[1] + sb * tau0**2 - v,
+        lambda v: sa * mean_and_variance(phi, mpmath.sqrt(v), kinks)[1] + sb * input_norm**2 - v,
         (sb, 1.2 * sb),
         tol=1e-30,
     )
@@ -172,7 +174,7 @@ def test_against_mpmath_and_not_as_printed(name):
     phi, function, kinks = PIECES[name]
     with mpmath.workdps(20):
         right, printed = oracle(function, kinks, mpmath.mpf("0.3"), mpmath.mpf("0.6"), 1)
-    found = coefficients(DEQ(phi, 0.3, 0.6), tau0=1.0, trainable={"readout", "recurrent"})
+    found = coefficients(DEQ(phi, 0.3, 0.6), input_norm=1.0, trainable={"readout", "recurrent"})
     for key, value in right.items():
         tolerance = 1e-9 if key == "kappa2" else 1e-12  # which takes differences here
         assert getattr(found, key) == pytest.approx(float(value), rel=tolerance, abs=1e-15), key
@@ -183,7 +185,7 @@ def test_against_mpmath_and_not_as_printed(name):
 @pytest.mark.parametrize("center", [True, False])
 @pytest.mark.parametrize("phi", [ReLU(), HardTanh(), Cosine()])
 def test_finite_differences_of_the_kernel_function(phi, center):
-    c = coefficients(DEQ(phi, 0.3, 0.8), tau0=1.2, center=center)
+    c = coefficients(DEQ(phi, 0.3, 0.8), input_norm=1.2, center=center)
     f, p, h = kernel_function(c.architecture), 1.2**2, 1e-3
 
     def k(i, j, l):  # noqa: E741
@@ -205,7 +207,7 @@ def test_finite_differences_of_the_kernel_function(phi, center):
 def test_a_deq_is_infinitely_deep():
     """x_{l+1} = φ(σ_a A x_l + σ_b B x): the recursion of one layer, with an input in every one."""
     sa, sb, phi = 0.4, 0.9, BUILT_IN["Swish"]
-    found = coefficients(DEQ(phi, sa, sb), tau0=1.0, trainable={"readout", "recurrent"})
+    found = coefficients(DEQ(phi, sa, sb), input_norm=1.0, trainable={"readout", "recurrent"})
     f = kernel_function(FullyConnected([found.architecture.activation]))
     variance = found.tau**2
     first, bend = (
@@ -224,8 +226,8 @@ def test_a_deq_is_infinitely_deep():
 
 
 def test_a_deq_without_recurrence_is_a_layer():
-    deq = coefficients(DEQ(ReLU(), 0.0, 1.0), tau0=1.4, trainable={"readout", "input"})
-    layer = coefficients(FullyConnected([ReLU()]), tau0=1.4)
+    deq = coefficients(DEQ(ReLU(), 0.0, 1.0), input_norm=1.4, trainable={"readout", "input"})
+    layer = coefficients(FullyConnected([ReLU()]), input_norm=1.4)
     for name in NUMBERS:
         if name != "alpha4":  # of the hidden units' arguments, and of their values
             assert getattr(deq, name) == pytest.approx(getattr(layer, name), rel=1e-13), name
@@ -233,7 +235,7 @@ def test_a_deq_without_recurrence_is_a_layer():
 
 def test_the_printed_recursion_of_theorem_3_8_is_not_it():
     """α̃₄ and α̃₁ enter squared, and α̃₄ has a ½."""
-    c = coefficients(FullyConnected([LeakyReLU(0.2), LeakyReLU(0.2)]), tau0=1.0)
+    c = coefficients(FullyConnected([LeakyReLU(0.2), LeakyReLU(0.2)]), input_norm=1.0)
     m1, square = 0.6, (1 + 0.04) / 2 - 0.64 / (2 * torch.pi)
     m2 = [0.8 / (2 * torch.pi) ** 0.5 / tau for tau in (1.0, square**0.5)]
     half_q = (1 + 0.04) / 2 - (0.8 / (2 * torch.pi) ** 0.5) * m2[0]
@@ -245,47 +247,47 @@ def test_the_printed_recursion_of_theorem_3_8_is_not_it():
 
 def test_fully_trained():
     """Θ = G + Λ E/(1 - σ_a² E), so β₁ = α₁ + ℓ m₁²/s."""
-    c = coefficients(DEQ(Tanh(), 0.3, 0.8), tau0=1.0)
+    c = coefficients(DEQ(Tanh(), 0.3, 0.8), input_norm=1.0)
     ell = 0.3 * c.alpha1 + 0.8
     first = c.alpha1 / ell  # m₁²
     assert c.beta1 == pytest.approx(c.alpha1 + ell * first / (1 - 0.3 * first), rel=1e-12)
 
 
 def test_it_prints_and_names_what_is_trained():
-    c = coefficients(DEQ(ReLU(), 0.2, 0.8), tau0=1.0, trainable={"readout"})
+    c = coefficients(DEQ(ReLU(), 0.2, 0.8), input_norm=1.0, trainable={"readout"})
     assert "trained: readout" in str(c)
     assert "offset" not in str(c)
-    assert "offset" in str(coefficients(DEQ(ReLU(), 0.2, 0.8), tau0=1.0, center=False))
+    assert "offset" in str(coefficients(DEQ(ReLU(), 0.2, 0.8), input_norm=1.0, center=False))
     assert c.center
     assert isinstance(c.architecture.activation, Affine)
 
 
-@pytest.mark.parametrize("tau0", [0.0, -1.0, float("nan"), float("inf")])
-def test_norms_must_be_positive(tau0):
-    with pytest.raises(ValueError, match="tau0 must be"):
-        coefficients(DEQ(ReLU(), 0.2, 0.8), tau0=tau0)
+@pytest.mark.parametrize("input_norm", [0.0, -1.0, float("nan"), float("inf")])
+def test_norms_must_be_positive(input_norm):
+    with pytest.raises(ValueError, match="input_norm must be"):
+        coefficients(DEQ(ReLU(), 0.2, 0.8), input_norm=input_norm)
 
 
 def test_bad_arguments():
     deq = DEQ(ReLU(), 0.2, 0.8)
-    with pytest.raises(TypeError, match="tau0 must be a real number"):
-        coefficients(deq, tau0="1")
+    with pytest.raises(TypeError, match="input_norm must be a real number"):
+        coefficients(deq, input_norm="1")
     with pytest.raises(ValueError, match="method must be one of"):
-        coefficients(deq, tau0=1.0, method="printed")
+        coefficients(deq, input_norm=1.0, method="printed")
     with pytest.raises(TypeError, match="center must be True or False"):
-        coefficients(deq, tau0=1.0, center=1)
+        coefficients(deq, input_norm=1.0, center=1)
     with pytest.raises(TypeError, match="must be an Architecture"):
-        coefficients(ReLU(), tau0=1.0)
+        coefficients(ReLU(), input_norm=1.0)
     with pytest.raises(TypeError, match="kernels of a ConvResNet are no functions"):
-        coefficients(ConvResNet(ReLU(), depth=2), tau0=1.0)
+        coefficients(ConvResNet(ReLU(), depth=2), input_norm=1.0)
     with pytest.raises(TypeError, match=r"cannot be centered.*center=False"):
-        coefficients(ImplicitNetwork(gamma=0.3), tau0=1.0)
+        coefficients(ImplicitNetwork(gamma=0.3), input_norm=1.0)
     with pytest.raises(ValueError, match="trainable must be chosen"):
-        coefficients(deq, tau0=1.0, trainable={"layer1"})
+        coefficients(deq, input_norm=1.0, trainable={"layer1"})
     with pytest.raises(ValueError, match="width has no meaning"):
-        coefficients(deq, tau0=1.0, width=5)
+        coefficients(deq, input_norm=1.0, width=5)
     with pytest.raises(ValueError, match="input_variance must be > 0"):
-        coefficients(DEQ(ReLU(), 0.2, 0.0), tau0=1.0, center=False)
+        coefficients(DEQ(ReLU(), 0.2, 0.0), input_norm=1.0, center=False)
 
 
 @pytest.mark.thorough("derivatives")
@@ -293,4 +295,4 @@ def test_bad_arguments():
 def test_no_ntk_no_coefficients(method):
     """σ_a² E[φ'²] = 2.1/2 for ReLU, although the centered variance converges."""
     with pytest.raises(ConvergenceError, match="must be below 1"):
-        coefficients(DEQ(ReLU(), 2.1, 0.8), tau0=1.0, method=method)
+        coefficients(DEQ(ReLU(), 2.1, 0.8), input_norm=1.0, method=method)

@@ -13,8 +13,8 @@ import shoal
 from shoal.equivalents.statistics import mixture_pair_products, pair_products, sample_statistics
 from shoal.mixtures import LowRankCovariance
 
-ERF = shoal.DEQ(shoal.Erf(), recurrent_variance=0.2, input_variance=0.8)
-RELU = shoal.DEQ(shoal.ReLU(), recurrent_variance=0.2, input_variance=0.8)
+ERF = shoal.DEQ(shoal.activations.Erf(), recurrent_variance=0.2, input_variance=0.8)
+RELU = shoal.DEQ(shoal.activations.ReLU(), recurrent_variance=0.2, input_variance=0.8)
 
 
 def mixture(p: int) -> shoal.GaussianMixture:
@@ -47,7 +47,7 @@ def errors(architecture: shoal.Architecture, p: int, **options: object) -> list[
         (RELU, {}),
         (ERF, {"trainable": {"readout", "recurrent"}}),
         (RELU, {"center": False}),
-        (shoal.ResNet(shoal.Softplus(), 3), {}),
+        (shoal.ResNet(shoal.activations.Softplus(), 3), {}),
         (shoal.ImplicitNetwork(gamma=0.5), {"center": False}),
     ],
 )
@@ -168,7 +168,7 @@ def test_what_does_not_fit_the_theory_is_said() -> None:
     with pytest.warns(UserWarning, match=r"mean of x has \d+%"):
         shoal.equivalent(ERF, x + 0.2, labels)
     with pytest.warns(UserWarning, match="norms of x are expected to be about 2, but their root"):
-        shoal.equivalent(ERF, x, labels, tau0=2.0)
+        shoal.equivalent(ERF, x, labels, input_norm=2.0)
     with pytest.warns(
         UserWarning, match=r"expected to be about 1\.0\d*, but their root mean square"
     ):
@@ -187,7 +187,7 @@ def data() -> tuple[Tensor, Tensor]:
         ({"labels": torch.arange(50)}, ValueError, "at least 2 samples, got 1 of class 0"),
         ({"form": "other"}, ValueError, "form must be one of 'norms', 'paper'"),
         ({"form": "paper", "center": False}, ValueError, "needs center=True"),
-        ({"tau0": -1.0}, ValueError, "tau0 must be > 0"),
+        ({"input_norm": -1.0}, ValueError, "input_norm must be > 0"),
         ({"trainable": {"all"}}, ValueError, "trainable"),
         ({"mixture": 3}, TypeError, "mixture must be a GaussianMixture, got int"),
         ({"mixture": mixture(70)}, ValueError, "dimension of x, 60, got 70"),

@@ -9,7 +9,7 @@ import torch
 
 import shoal
 
-RELU = shoal.DEQ(shoal.ReLU(), recurrent_variance=0.2, input_variance=0.8)
+RELU = shoal.DEQ(shoal.activations.ReLU(), recurrent_variance=0.2, input_variance=0.8)
 
 
 @pytest.fixture(scope="module")
@@ -19,27 +19,29 @@ def found():
 
 
 @pytest.mark.parametrize("method", ["derivatives", "closed"])
-@pytest.mark.parametrize("tau0", [1e-6, 1e8])
-def test_coefficients_of_relu_scale(tau0, method):
-    one = shoal.coefficients(RELU, tau0=1.0, method=method)
-    other = shoal.coefficients(RELU, tau0=tau0, method=method)
+@pytest.mark.parametrize("input_norm", [1e-6, 1e8])
+def test_coefficients_of_relu_scale(input_norm, method):
+    one = shoal.coefficients(RELU, input_norm=1.0, method=method)
+    other = shoal.coefficients(RELU, input_norm=input_norm, method=method)
     powers = {"gamma2": 2, "kappa2": 2, "alpha1": 0, "alpha4": 0, "beta1": 0}
     powers |= dict.fromkeys(("alpha2", "alpha3", "beta2", "beta3"), -2)
     for name, power in powers.items():
-        expected = getattr(one, name) * tau0**power
+        expected = getattr(one, name) * input_norm**power
         assert getattr(other, name) == pytest.approx(expected, rel=1e-9), name
 
 
-@pytest.mark.parametrize("tau0", [1e-300, 1e-100, 1e-8, 1e9, 1e200])
+@pytest.mark.parametrize("input_norm", [1e-300, 1e-100, 1e-8, 1e9, 1e200])
 @pytest.mark.parametrize("function", [shoal.centered, shoal.coefficients])
-def test_norms_out_of_range(function, tau0):
-    with pytest.raises(ValueError, match=r"tau0 must be [<>]= 1e"):
-        function(RELU, tau0=tau0)
+def test_norms_out_of_range(function, input_norm):
+    with pytest.raises(ValueError, match=r"input_norm must be [<>]= 1e"):
+        function(RELU, input_norm=input_norm)
 
 
 def test_layers_whose_arguments_vanish():
     with pytest.raises(shoal.AccuracyError, match=r"activations\[\d+\] cannot be centered"):
-        shoal.coefficients(shoal.FullyConnected([shoal.ReLU()] * 45), tau0=1.0, method="closed")
+        shoal.coefficients(
+            shoal.FullyConnected([shoal.activations.ReLU()] * 45), input_norm=1.0, method="closed"
+        )
 
 
 def test_messages_name_the_argument(found):

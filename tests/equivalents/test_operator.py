@@ -225,7 +225,7 @@ import shoal, torch
 assert "linear_operator" not in sys.modules
 sys.modules["linear_operator"] = None  # as if it were not installed
 x = torch.randn(6, 40, generator=torch.manual_seed(0), dtype=torch.float64) / 40**0.5
-found = shoal.equivalent(shoal.DEQ(shoal.ReLU(), 0.2, 0.8), x).ck
+found = shoal.equivalent(shoal.DEQ(shoal.activations.ReLU(), 0.2, 0.8), x).ck
 found.solve(x[:, 0])
 try:
     found.linear_operator()

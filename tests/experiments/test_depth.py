@@ -18,7 +18,7 @@ PLACES = {"none": (), "line": (7,), "chain": (7,), "grid": (4, 5)}
 
 def stack(kind: str, neighbors: str, layers: int = 1, gain: float = 0.6) -> Stack:
     return Stack(
-        kind, (shoal.Tanh(),) * layers, (3, PLACES[neighbors], (2,)), count=2, width=4,
+        kind, (shoal.activations.Tanh(),) * layers, (3, PLACES[neighbors], (2,)), count=2, width=4,
         neighbors=neighbors, pooled=False, gain=gain, readout=1.0,
         solver=shoal.Picard(rtol=1e-7), seed=0, device=CPU,
     ).double()  # fmt: skip
@@ -85,8 +85,8 @@ def test_a_network_learns_and_a_step_size_of_zero_changes_nothing() -> None:
     found = task("digits", 300, 1, 6, CPU)
     options = {"count": 2, "width": 16, "neighbors": "none", "pooled": True, "gain": 0.9}
     net = Stack(
-        "plain", (shoal.Tanh(),), (64, (), (10,)), readout=1.0, solver=shoal.Picard(), seed=0,
-        device=CPU, **options,
+        "plain", (shoal.activations.Tanh(),), (64, (), (10,)), readout=1.0,
+        solver=shoal.Picard(), seed=0, device=CPU, **options,
     )  # fmt: skip
     before = [p.detach().clone() for p in net.parameters()]
     trained(net, found, Recipe("adam", (0.0, 0.05), 60, 50), 0)

@@ -16,7 +16,7 @@ from experiments.ling2024.sizes import CKError, DesignError, NTKError
 from experiments.ling2024.spectra import CKSpectra, NTKSpectra
 
 CPU = torch.device("cpu")
-RELU, TANH = (shoal.ReLU(),), (shoal.Tanh(),)
+RELU, TANH = (shoal.activations.ReLU(),), (shoal.activations.Tanh(),)
 
 
 def test_the_error_falls_like_the_root_of_the_sample_size(quick_run) -> None:
@@ -36,11 +36,11 @@ def test_errors_are_those_of_dense_matrices(kind: type[Any]) -> None:
     x, labels = mixture.sample(90, 3)
     groups = {"": ("readout", "recurrent"), "all_": None}
     for prefix in groups if kind is NTKError else [""]:
-        deq = shoal.DEQ(shoal.ReLU(), 0.2, 0.8)
-        centered = shoal.centered(deq, tau0=mixture.tau0)
+        deq = shoal.DEQ(shoal.activations.ReLU(), 0.2, 0.8)
+        centered = shoal.centered(deq, input_norm=mixture.input_norm)
         exact = getattr(shoal.kernel(centered, x, trainable=groups[prefix]), kind.kind).numpy()
         eq = shoal.equivalent(
-            deq, x, labels, trainable=groups[prefix], mixture=mixture, tau0=mixture.tau0
+            deq, x, labels, trainable=groups[prefix], mixture=mixture, input_norm=mixture.input_norm
         )
         error = np.linalg.norm(exact - getattr(eq, kind.kind).to_dense().numpy(), 2)
         assert found[f"{prefix}norms"] == pytest.approx(error / np.linalg.norm(exact, 2), rel=1e-6)
@@ -115,7 +115,7 @@ def test_intervals_cover_the_truth(quick_run) -> None:
 def test_likelihoods_are_those_of_gaussian_vectors() -> None:
     experiment = Recovery.quick()
     x = experiment.inputs(12)
-    deq = shoal.DEQ(shoal.ReLU(), 0.4, 1.0)
+    deq = shoal.DEQ(shoal.activations.ReLU(), 0.4, 1.0)
     y = torch.randn(3, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     covariance = shoal.kernel(deq, x).ck + experiment.noise * torch.eye(12, dtype=torch.float64)
 

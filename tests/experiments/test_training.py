@@ -23,7 +23,7 @@ from experiments.networks import (
 from experiments.samples import parted, unit_inputs
 
 CPU = torch.device("cpu")
-TANH = shoal.DEQ(shoal.Tanh(), 0.2, 0.8)
+TANH = shoal.DEQ(shoal.activations.Tanh(), 0.2, 0.8)
 
 
 @pytest.mark.thorough("moments", "ck-design", "ntk-design")
@@ -84,8 +84,8 @@ def test_parallel_samples_are_parted_and_others_stay() -> None:
 def test_a_design_trains_like_its_deq(compute) -> None:
     # with so little input variance the naive network is far from the DEQ
     experiment = replace(
-        TrainingCurves.quick(), activations=(shoal.Tanh(),), input_variance=0.4, widths=(512,),
-        trials=(3,),
+        TrainingCurves.quick(), activations=(shoal.activations.Tanh(),), input_variance=0.4,
+        widths=(512,), trials=(3,),
     )  # fmt: skip
     results = compute(experiment)
     summary = experiment.summarize(results)
@@ -97,7 +97,10 @@ def test_a_design_trains_like_its_deq(compute) -> None:
 
 def test_gaps_from_predictions_fall_with_the_width(compute) -> None:
     experiment = replace(
-        PredictedTraining.quick(), activations=(shoal.Tanh(),), widths=(32, 512), steps=(1, 6)
+        PredictedTraining.quick(),
+        activations=(shoal.activations.Tanh(),),
+        widths=(32, 512),
+        steps=(1, 6),
     )
     summary = experiment.summarize(compute(experiment))
     for kind in ("train", "test"):

@@ -13,9 +13,9 @@ from experiments.findings.widths import ConvWidthError, GroupError, WidthError
 from experiments.statistics import power_law
 
 CPU = torch.device("cpu")
-RELU = shoal.DEQ(shoal.ReLU(), recurrent_variance=0.2, input_variance=0.8)
-NETWORKS = (shoal.ImplicitNetwork(gamma=0.4), shoal.ResNet(shoal.ReLU(), 2))
-CONV = shoal.ConvResNet(shoal.GELU(), 2, residual_scale=2.0)
+RELU = shoal.DEQ(shoal.activations.ReLU(), recurrent_variance=0.2, input_variance=0.8)
+NETWORKS = (shoal.ImplicitNetwork(gamma=0.4), shoal.ResNet(shoal.activations.ReLU(), 2))
+CONV = shoal.ConvResNet(shoal.activations.GELU(), 2, residual_scale=2.0)
 
 
 def test_the_interval_covers_the_slope_as_often_as_it_says() -> None:

@@ -5,7 +5,7 @@ import math
 
 import torch
 
-from shoal import ReLU, Sine, Softplus, Tanh
+from shoal.activations import ReLU, Sine, Softplus, Tanh
 
 # the trapezoidal rule, which converges exponentially for analytic functions times a density
 NODES = torch.linspace(-9.5, 9.5, 191, dtype=torch.float64)

@@ -13,7 +13,9 @@ def points(count: int) -> torch.Tensor:
     return x
 
 
-@pytest.mark.parametrize("phi", [shoal.ReLU(), shoal.LeakyReLU(0.1)], ids=repr)
+@pytest.mark.parametrize(
+    "phi", [shoal.activations.ReLU(), shoal.activations.LeakyReLU(0.1)], ids=repr
+)
 @pytest.mark.parametrize("trainable", [None, ("readout", "recurrent")], ids=["all", "some"])
 def test_matrices_and_gradients_are_those_of_scalar_equations(phi, trainable):
     deq = shoal.DEQ(phi, 0.3, 0.7, bias_variance=0.2)

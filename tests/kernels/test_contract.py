@@ -7,18 +7,8 @@ import pytest
 import torch
 
 import shoal
-from shoal import (
-    DEQ,
-    ConvDEQ,
-    ConvNet,
-    ConvResNet,
-    FullyConnected,
-    ImplicitNetwork,
-    ReLU,
-    ResNet,
-    Softplus,
-    Tanh,
-)
+from shoal import DEQ, ConvDEQ, ConvNet, ConvResNet, FullyConnected, ImplicitNetwork, ResNet
+from shoal.activations import ReLU, Softplus, Tanh
 from shoal.designs import kernel_series
 
 CASES: dict[str, shoal.Architecture] = {
@@ -55,7 +45,7 @@ def width_of(architecture: shoal.Architecture, width: int) -> int | None:
     return width if architecture.width_matters else None
 
 
-def function_of(name: str, **options: Any) -> shoal.KernelFunction:
+def function_of(name: str, **options: Any) -> shoal.kernels.KernelFunction:
     architecture = CASES[name]
     return shoal.kernel_function(architecture, width=width_of(architecture, 50), **options)
 
@@ -80,7 +70,7 @@ def test_jets(name):
     closed, wanted = (
         shoal.coefficients(
             architecture,
-            tau0=math.sqrt(SQUARE),
+            input_norm=math.sqrt(SQUARE),
             width=width_of(architecture, 50),
             center=False,
             method=method,

@@ -8,7 +8,8 @@ import torch
 
 import shoal
 from kernels.convolutional_reference import ACTIVATIONS
-from shoal import DEQ, ConvDEQ, Erf, ReLU, Tanh
+from shoal import DEQ, ConvDEQ
+from shoal.activations import Erf, ReLU, Tanh
 
 
 def images(*shape, seed=0):

@@ -8,19 +8,9 @@ import pytest
 import torch
 
 from kernels.convolutional_reference import Reference
-from shoal import (
-    AccuracyError,
-    ConvResNet,
-    ReLU,
-    ResNet,
-    Sine,
-    Softplus,
-    Tanh,
-    kernel,
-    kernel_function,
-    kernel_operator,
-    pair_eigenvalue,
-)
+from shoal import AccuracyError, ConvResNet, ResNet, kernel, kernel_function, kernel_operator
+from shoal.activations import ReLU, Sine, Softplus, Tanh
+from shoal.kernels import pair_eigenvalue
 
 
 def images(*shape, seed=0, dtype=torch.float64):

@@ -7,19 +7,14 @@ import torch
 
 from shoal import (
     DEQ,
-    GELU,
     AccuracyError,
     ConvergenceError,
-    Erf,
     FullyConnected,
-    Identity,
-    ReLU,
-    Sine,
-    Tanh,
     kernel,
     kernel_function,
     kernel_operator,
 )
+from shoal.activations import GELU, Erf, Identity, ReLU, Sine, Tanh
 
 ARCHITECTURES = [DEQ(ReLU(), 0.2, 0.8), DEQ(Identity(), 0.2, 0.8), FullyConnected([GELU()])]
 

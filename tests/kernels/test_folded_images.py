@@ -10,7 +10,7 @@ from torch.nn.functional import conv2d, pad, pixel_unshuffle, unfold
 import shoal
 
 RECURRENT, INPUT, PATCH = 0.7, 0.9, 9
-FLAT = shoal.ConvDEQ(shoal.ReLU(), RECURRENT, INPUT, padding="circular")
+FLAT = shoal.ConvDEQ(shoal.activations.ReLU(), RECURRENT, INPUT, padding="circular")
 
 
 def images():

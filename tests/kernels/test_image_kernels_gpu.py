@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from shoal import ConvDEQ, ConvNet, ReLU, Tanh, kernel, kernel_operator, kernel_regression
+from shoal import ConvDEQ, ConvNet, kernel, kernel_operator, kernel_regression
+from shoal.activations import ReLU, Tanh
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 import shoal
-from shoal import ConvDEQ, ConvNet, ConvResNet, Erf, HardTanh, ReLU, Tanh
+from shoal import ConvDEQ, ConvNet, ConvResNet
+from shoal.activations import Erf, HardTanh, ReLU, Tanh
 from shoal.gaussian import dual, dual_derivative
 
 FLAT = ConvDEQ(ReLU(), 0.6, 0.8)
@@ -104,7 +105,7 @@ def test_operators(net):
 
 @BOTH
 @pytest.mark.parametrize(
-    "method", ["cholesky", shoal.ConjugateGradients(shoal.Nystrom(3))], ids=repr
+    "method", ["cholesky", shoal.learning.ConjugateGradients(shoal.learning.Nystrom(3))], ids=repr
 )
 def test_regression(net, method):
     x, tests, y = images(8, 1, 3, 2), images(3, 1, 3, 2, seed=1), images(8, seed=2)
@@ -118,7 +119,7 @@ def test_regression(net, method):
     torch.testing.assert_close(fit.variance(tests), left, rtol=1e-4, atol=1e-5)
     with pytest.raises(ValueError, match=r"x must have shape \(inputs, 1, 3, 2\)"):
         fit.predict(images(2, 1, 3, 3))
-    near = shoal.ConjugateGradients(shoal.EquivalentPreconditioner())
+    near = shoal.learning.ConjugateGradients(shoal.learning.EquivalentPreconditioner())
     with pytest.raises(TypeError, match="must be a Nystrom for images"):
         shoal.kernel_regression(net, x, y, ridge=0.1, method=near)
 

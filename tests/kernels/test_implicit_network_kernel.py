@@ -12,12 +12,12 @@ from shoal import (
     ConvergenceError,
     FullyConnected,
     ImplicitNetwork,
-    ReLU,
     coefficients,
     kernel,
     kernel_function,
     kernel_operator,
 )
+from shoal.activations import ReLU
 from shoal.kernels.rectified.integrals import Diagonal, rectified
 
 
@@ -189,7 +189,7 @@ def test_derivatives_with_biases():
     """Coefficients, and derivatives in the variance of the biases, by central differences."""
     h, point = 1e-3, (1.2, 1.2, 0.0)
     net = ImplicitNetwork(0.6, bias_variance=0.3)
-    f, found = kernel_function(net), coefficients(net, tau0=math.sqrt(1.2), center=False)
+    f, found = kernel_function(net), coefficients(net, input_norm=math.sqrt(1.2), center=False)
 
     def at(i, j, k):
         return torch.stack(f(*(p + h * s for p, s in zip(point, (i, j, k), strict=True))))

@@ -9,20 +9,8 @@ from torch.autograd import gradcheck, gradgradcheck
 
 import shoal
 from oracles.standard_errors import assert_near_mean
-from shoal import (
-    DEQ,
-    ELU,
-    ConvergenceError,
-    ConvResNet,
-    FullyConnected,
-    Hermite,
-    LeakyReLU,
-    ReLU,
-    Sigmoid,
-    Softplus,
-    Tanh,
-    kernel_function,
-)
+from shoal import DEQ, ConvergenceError, ConvResNet, FullyConnected, kernel_function
+from shoal.activations import ELU, Hermite, LeakyReLU, ReLU, Sigmoid, Softplus, Tanh
 from shoal.gaussian import dual, dual_derivative, moments
 
 PAIRS = torch.tensor(
@@ -237,7 +225,7 @@ def test_derivatives_are_implicit(phi):
 @pytest.mark.parametrize("phi", [Tanh(), LeakyReLU(0.1), Softplus()], ids=repr)
 def test_derivatives_against_the_closed_forms_of_004(phi):
     """Its Theorem 3.3, corrected: α1 and α3, for the CK of an activation centred at τ*."""
-    from shoal import Affine
+    from shoal.activations import Affine
 
     recurrent, injected = 0.2, 0.8
     tau2 = 1.0
@@ -299,15 +287,15 @@ def test_derivatives_that_cannot_be_had(orders, message):
 
 
 def test_a_kernel_function_stands_for_its_architecture() -> None:
-    deq = shoal.DEQ(shoal.Tanh(), 0.2, 0.8)
+    deq = shoal.DEQ(shoal.activations.Tanh(), 0.2, 0.8)
     x = torch.randn(6, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     function = shoal.kernel_function(deq, trainable={"recurrent"})
     assert shoal.kernel_function(function) is function
     wanted = shoal.kernel(deq, x, trainable={"recurrent"})
     assert torch.equal(shoal.kernel(function, x).ntk, wanted.ntk)
     assert torch.equal(shoal.kernel_operator(function, x).ntk.to_dense(), wanted.ntk)
-    assert shoal.coefficients(function, tau0=1.0) == shoal.coefficients(
-        deq, tau0=1.0, trainable={"recurrent"}
+    assert shoal.coefficients(function, input_norm=1.0) == shoal.coefficients(
+        deq, input_norm=1.0, trainable={"recurrent"}
     )
     first, second = (
         shoal.kernel_regression(a, x, x[:, 0], ridge=0.1, **options).coefficients
@@ -321,7 +309,7 @@ def test_a_kernel_function_stands_for_its_architecture() -> None:
 def test_operators_refuse_variances_that_require_gradients() -> None:
     variance = torch.tensor(0.2, dtype=torch.float64, requires_grad=True)
     function = shoal.kernel_function(
-        shoal.DEQ(shoal.Tanh(), 0.2, 0.8), variances={"recurrent_variance": variance}
+        shoal.DEQ(shoal.activations.Tanh(), 0.2, 0.8), variances={"recurrent_variance": variance}
     )
     x = torch.eye(3, dtype=torch.float64)
     for ask in (shoal.kernel_operator, lambda f, x: shoal.kernel_regression(f, x, x, ridge=0.1)):

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from shoal import DEQ, ConvResNet, HardTanh, ReLU, Tanh, kernel, kernel_operator
+from shoal import DEQ, ConvResNet, kernel, kernel_operator
+from shoal.activations import HardTanh, ReLU, Tanh
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from shoal import DEQ, ELU, GELU, FullyConnected, ReLU, Softplus, Tanh, kernel, kernel_function
+from shoal import DEQ, FullyConnected, kernel, kernel_function
+from shoal.activations import ELU, GELU, ReLU, Softplus, Tanh
 
 
 def inputs(count, features, seed=0, *, one_norm=False):

@@ -7,25 +7,20 @@ import pytest
 import torch
 
 from kernels.points import inputs, norms_between
-from shoal import (
-    DEQ,
+from shoal import DEQ, AccuracyError, ConvergenceError, FullyConnected, kernel, kernel_function
+from shoal.activations import (
     ELU,
     GELU,
-    AccuracyError,
     Affine,
-    ConvergenceError,
     Erf,
-    FullyConnected,
     HardTanh,
     Identity,
     LeakyReLU,
+    PiecewisePolynomial,
     ReLU,
     Softplus,
     Tanh,
-    kernel,
-    kernel_function,
 )
-from shoal.activations import PiecewisePolynomial
 
 ARCHITECTURES = [
     DEQ(ReLU(), 0.2, 0.8),

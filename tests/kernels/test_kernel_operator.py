@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from shoal import DEQ, ConvergenceError, ReLU, Tanh, equivalent, kernel, kernel_operator
+from shoal import DEQ, ConvergenceError, equivalent, kernel, kernel_operator
+from shoal.activations import ReLU, Tanh
 
 
 def inputs(count, features=5, seed=0, *, dtype=torch.float64):

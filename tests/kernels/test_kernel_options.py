@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from kernels.points import inputs, norms_between
-from shoal import DEQ, ReLU, Tanh, kernel
+from shoal import DEQ, kernel
+from shoal.activations import ReLU, Tanh
 
 
 @pytest.mark.thorough("1]", "7KiB")

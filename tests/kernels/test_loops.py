@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from kernels.points import inputs, norms_between
-from shoal import DEQ, GELU, FullyConnected, ReLU, Tanh, kernel, kernel_function
+from shoal import DEQ, FullyConnected, kernel, kernel_function
+from shoal.activations import GELU, ReLU, Tanh
 
 ARCHITECTURES = [
     DEQ(ReLU(), 0.2, 0.8),

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 import shoal
-from shoal import ConvDEQ, ReLU
+from shoal import ConvDEQ
+from shoal.activations import ReLU
 from shoal.kernels.images import fused_passes as image_tiles
 
 pytest.importorskip("numba", reason="compiled loops need Numba")

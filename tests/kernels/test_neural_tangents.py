@@ -19,19 +19,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from shoal import (
-    GELU,
-    Activation,
-    Cosine,
-    Erf,
-    FullyConnected,
-    Kernels,
-    LeakyReLU,
-    ReLU,
-    Sine,
-    kernel,
-    kernel_function,
-)
+from shoal import Activation, FullyConnected, kernel, kernel_function
+from shoal.activations import GELU, Cosine, Erf, LeakyReLU, ReLU, Sine
+from shoal.kernels import Kernels
 
 VALUES: dict[str, Any] = json.loads(
     (Path(__file__).parents[1] / "oracles/neural_tangents.json").read_text()

@@ -7,17 +7,8 @@ import pytest
 import torch
 
 import shoal
-from shoal import (
-    ConvResNet,
-    FullyConnected,
-    ReLU,
-    ResNet,
-    Softplus,
-    Tanh,
-    kernel,
-    kernel_function,
-    kernel_operator,
-)
+from shoal import ConvResNet, FullyConnected, ResNet, kernel, kernel_function, kernel_operator
+from shoal.activations import ReLU, Softplus, Tanh
 
 # the trapezoidal rule, which converges exponentially for analytic functions
 NODES = np.linspace(-9.5, 9.5, 241)
@@ -202,9 +193,11 @@ def test_the_papers_residual_scale():
     least = min(
         np.linalg.eigvalsh(gram[np.ix_([i, j], [i, j])])[0] for i in range(5) for j in range(i)
     )
-    found = shoal.pair_eigenvalue(x)
+    found = shoal.kernels.pair_eigenvalue(x)
     assert found == pytest.approx(least, rel=1e-12)
-    assert shoal.pair_eigenvalue(torch.from_numpy(3 * x)) == pytest.approx(9 * least, rel=1e-12)
+    assert shoal.kernels.pair_eigenvalue(torch.from_numpy(3 * x)) == pytest.approx(
+        9 * least, rel=1e-12
+    )
     net = ResNet.du2018(Softplus(), 4, eigenvalue=found, constant=0.5)
     assert net.residual_scale == pytest.approx(0.5 * found**1.5, rel=1e-14)
     assert net == ResNet(Softplus(), 4, residual_scale=net.residual_scale)
@@ -213,17 +206,17 @@ def test_the_papers_residual_scale():
 def test_pairs_that_are_nearly_parallel():
     theta = 1e-9
     x = np.array([[1.0, 0.0], [0.0, 1.0], [-math.cos(theta), math.sin(theta)]])
-    assert shoal.pair_eigenvalue(x) == pytest.approx(theta**2 / 2, rel=1e-6)
-    assert shoal.pair_eigenvalue(np.array([[1.0, 0.0], [2.0, 0.0]])) == 0
-    assert shoal.pair_eigenvalue(np.array([[1.0], [2.0]])) == 0
+    assert shoal.kernels.pair_eigenvalue(x) == pytest.approx(theta**2 / 2, rel=1e-6)
+    assert shoal.kernels.pair_eigenvalue(np.array([[1.0, 0.0], [2.0, 0.0]])) == 0
+    assert shoal.kernels.pair_eigenvalue(np.array([[1.0], [2.0]])) == 0
 
 
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: shoal.pair_eigenvalue(np.ones((1, 3))), ValueError, "n >= 2"),
-        (lambda: shoal.pair_eigenvalue(np.ones(3)), ValueError, "x must have shape"),
-        (lambda: shoal.pair_eigenvalue([[1.0]]), TypeError, "x must be"),
+        (lambda: shoal.kernels.pair_eigenvalue(np.ones((1, 3))), ValueError, "n >= 2"),
+        (lambda: shoal.kernels.pair_eigenvalue(np.ones(3)), ValueError, "x must have shape"),
+        (lambda: shoal.kernels.pair_eigenvalue([[1.0]]), TypeError, "x must be"),
         (lambda: ResNet((Tanh(), Tanh()), 3), ValueError, "depth = 3 of them, got 2"),
         (lambda: ResNet((Tanh(), torch.relu), 2), TypeError, r"activation\[1\] must be an Activ"),
         (

@@ -8,7 +8,7 @@ import torch
 import shoal
 
 
-@pytest.mark.parametrize("phi", [shoal.ReLU(), shoal.Erf()])
+@pytest.mark.parametrize("phi", [shoal.activations.ReLU(), shoal.activations.Erf()])
 def test_the_last_pass_need_not_be_recorded(phi: shoal.Activation) -> None:
     function = shoal.kernel_function(shoal.DEQ(phi, 0.3, 0.8, bias_variance=0.1))
     point = torch.tensor([1.1, 0.7, 0.4], dtype=torch.float64).unbind()

@@ -19,7 +19,7 @@ def directly(architecture, x):
 def test_a_zero_row_beside_rows_of_one_norm():
     x = torch.nn.functional.normalize(points(40))
     x[7] = 0
-    architecture = shoal.DEQ(shoal.Sigmoid(), 0.5, 1.0)
+    architecture = shoal.DEQ(shoal.activations.Sigmoid(), 0.5, 1.0)
     for found, exact in zip(shoal.kernel(architecture, x), directly(architecture, x), strict=True):
         assert ((found - exact).abs() <= 1e-10 * exact.diagonal().max()).all()
 
@@ -27,7 +27,7 @@ def test_a_zero_row_beside_rows_of_one_norm():
 @pytest.mark.parametrize("turn", [1.0, -1.0], ids=["equal", "opposite"])
 def test_equal_and_opposite_inputs_on_both_sides(turn):
     x = points(160)
-    architecture = shoal.DEQ(shoal.GELU(), 0.2, 0.8, bias_variance=0.1)
+    architecture = shoal.DEQ(shoal.activations.GELU(), 0.2, 0.8, bias_variance=0.1)
     other = torch.cat([turn * x[60:], x[:1]])
     exact = directly(architecture, torch.cat([x[:100], other]))
     for found, entries in zip(shoal.kernel(architecture, x[:100], other), exact, strict=True):
@@ -38,7 +38,7 @@ def test_equal_and_opposite_inputs_on_both_sides(turn):
 def test_gradients_beside_a_zero_row():
     x = torch.nn.functional.normalize(points(24))
     x[7] = 0
-    architecture = shoal.DEQ(shoal.Tanh(), 0.5, 1.0)
+    architecture = shoal.DEQ(shoal.activations.Tanh(), 0.5, 1.0)
     some = [0, 1, 7, 23]
     z = x.clone().requires_grad_()
     ntk = shoal.kernel(architecture, z).ntk[some][:, some].triu(1)
@@ -50,7 +50,9 @@ def test_gradients_beside_a_zero_row():
     assert (found[some] - exact)[present].abs().max() <= 1e-8
 
 
-@pytest.mark.parametrize("phi", [shoal.ELU(), shoal.ReLU()], ids=["elu", "relu"])
+@pytest.mark.parametrize(
+    "phi", [shoal.activations.ELU(), shoal.activations.ReLU()], ids=["elu", "relu"]
+)
 def test_biases_and_kinks_at_parallel_inputs(phi):
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(170, 10, dtype=torch.float64, generator=generator)

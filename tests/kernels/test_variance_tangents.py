@@ -41,7 +41,9 @@ def erf_deq(x: np.ndarray, recurrent: float, injection: float) -> tuple[np.ndarr
 def test_entries_in_closed_form() -> None:
     at, h = {"recurrent_variance": 0.6, "input_variance": 0.8}, 1e-4
     x = inputs(8, one_norm=False)
-    found = variance_tangents(shoal.kernel_function(shoal.DEQ(shoal.Erf(), 0.6, 0.8)), x, NAMES)
+    found = variance_tangents(
+        shoal.kernel_function(shoal.DEQ(shoal.activations.Erf(), 0.6, 0.8)), x, NAMES
+    )
     for name in NAMES:
         up, down = (erf_deq(x.numpy(), *(at | {name: at[name] + s}).values()) for s in (h, -h))
         for matrix, more, less in zip(found[name], up, down, strict=True):
@@ -55,11 +57,11 @@ def test_entries_in_closed_form() -> None:
 @pytest.mark.parametrize(
     ("activation", "parametrization", "width", "one_norm", "n"),
     [
-        (shoal.ReLU(), "ntk", None, False, 40),  # one series in the angle
-        (shoal.ReLU(), "standard", 7, False, 40),
-        (shoal.Erf(), "ntk", None, True, 30),
-        (shoal.Erf(), "standard", None, True, 30),
-        (shoal.Erf(), "ntk", None, False, 8),  # pair by pair
+        (shoal.activations.ReLU(), "ntk", None, False, 40),  # one series in the angle
+        (shoal.activations.ReLU(), "standard", 7, False, 40),
+        (shoal.activations.Erf(), "ntk", None, True, 30),
+        (shoal.activations.Erf(), "standard", None, True, 30),
+        (shoal.activations.Erf(), "ntk", None, False, 8),  # pair by pair
     ],
 )
 def test_entries_are_those_of_finite_differences(

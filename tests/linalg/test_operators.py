@@ -8,7 +8,7 @@ import shoal
 from shoal.equivalents import Basis, CrossOperator, EquivalentOperator
 from shoal.linalg import CholeskyFactor, Columns, Diagonal, Operator, logdet_samples
 
-DEQ = shoal.DEQ(shoal.ReLU(), recurrent_variance=0.2, input_variance=0.8)
+DEQ = shoal.DEQ(shoal.activations.ReLU(), recurrent_variance=0.2, input_variance=0.8)
 
 
 def normal(*shape, seed=0):

@@ -87,9 +87,9 @@ def test_errors_against_leaving_samples_out(p: int) -> None:
     assert float(whole.tau0_squared.error) == pytest.approx(math.sqrt(sum(spread)) / 2)
     deviation = math.sqrt(p * sum(spread)) / 2
     assert whole.trace_deviations.error.tolist() == pytest.approx([deviation] * 2)
-    tau0 = math.sqrt(float(whole.tau0_squared.value))
-    assert float(whole.tau0.value) == pytest.approx(tau0)
-    assert float(whole.tau0.error) == pytest.approx(math.sqrt(sum(spread)) / (4 * tau0))
+    input_norm = math.sqrt(float(whole.tau0_squared.value))
+    assert float(whole.input_norm.value) == pytest.approx(input_norm)
+    assert float(whole.input_norm.error) == pytest.approx(math.sqrt(sum(spread)) / (4 * input_norm))
 
 
 def leave_one_out(n: int) -> list[list[int]]:
@@ -215,12 +215,12 @@ def test_inputs_of_every_kind() -> None:
     single = estimate(x.float(), labels)
     torch.testing.assert_close(single.traces.value, wanted.traces.value, rtol=1e-6, atol=0)
     assert torch.equal(x, mixture(10, 3.0).sample(60, seed=0, shuffle=True)[0])  # untouched
-    assert "±" in repr(found.tau0)
+    assert "±" in repr(found.input_norm)
 
 
 def test_samples_that_do_not_vary() -> None:
     found = estimate(np.ones((12, 3)), [0] * 6 + [1] * 6)
-    for name in (*NAMES, "tau0"):
+    for name in (*NAMES, "input_norm"):
         value, error = getattr(found, name).value, getattr(found, name).error
         assert torch.equal(value, torch.full_like(value, 3.0 * (name == "mean_products"))), name
         assert not error.any(), name
@@ -253,7 +253,7 @@ def test_fit() -> None:
         assert fit.proportions.tolist() == pytest.approx([2 / 3, 1 / 3])
         torch.testing.assert_close(fit.means, torch.stack([g.mean(0) for g in groups]))
         torch.testing.assert_close(fit.trace_products, wanted.trace_products.value)
-        assert fit.tau0 == pytest.approx(float(wanted.tau0.value))
+        assert fit.input_norm == pytest.approx(float(wanted.input_norm.value))
     for a, group in enumerate(groups):
         matrix = group.T.cov()
         scalar, diagonal, full, low_rank = (fit.covariances[a] for fit in fits.values())

@@ -37,7 +37,7 @@ def test_statistics_against_dense_matrices() -> None:
     weights = torch.tensor([1 / 6, 2 / 6, 3 / 6], dtype=torch.float64)
     mean = torch.einsum("a,aij->ij", weights, dense)
     torch.testing.assert_close(mixture.proportions, weights)
-    assert mixture.tau0 == pytest.approx(math.sqrt(float(mean.trace()) / P))
+    assert mixture.input_norm == pytest.approx(math.sqrt(float(mean.trace()) / P))
     deviations = torch.stack([(c - mean).trace() / math.sqrt(P) for c in dense])
     torch.testing.assert_close(mixture.trace_deviations, deviations)
     assert float(mixture.proportions @ mixture.trace_deviations) == pytest.approx(0, abs=1e-12)
@@ -52,7 +52,7 @@ def test_statistics_against_dense_matrices() -> None:
         if hasattr(entry, "error"):
             assert entry.error.shape == entry.value.shape
             assert not entry.error.any()
-    assert float(mixture.statistics.tau0.error) == 0
+    assert float(mixture.statistics.input_norm.error) == 0
 
 
 def test_forms_of_arguments() -> None:
@@ -85,7 +85,7 @@ def test_ling2024() -> None:
     means[0, 0] = means[1, 8] = 8  # [0_{8(a-1)}; 8; 0_{p-8a+7}]
     assert torch.equal(mixture.means, means)
     root = math.sqrt(p)
-    assert mixture.tau0**2 == pytest.approx(1 + 4 / root)
+    assert mixture.input_norm**2 == pytest.approx(1 + 4 / root)
     torch.testing.assert_close(mixture.trace_deviations, torch.tensor([-4.0, 4.0]).double())
     scales = torch.tensor([1, 1 + 8 / root]).double()
     torch.testing.assert_close(mixture.trace_products, torch.outer(scales, scales))

@@ -2,7 +2,8 @@
 
 import torch
 
-from shoal import DEQ, Tanh, build
+from shoal import DEQ, build
+from shoal.activations import Tanh
 
 
 def inputs(count=5, features=4, seed=0, dtype=torch.float64):

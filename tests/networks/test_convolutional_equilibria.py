@@ -7,7 +7,8 @@ import pytest
 import torch
 
 import shoal
-from shoal import ConvDEQ, ConvNet, ReLU, Tanh
+from shoal import ConvDEQ, ConvNet
+from shoal.activations import ReLU, Tanh
 from shoal.networks.contraction.convolution_norm import ConvolutionNorm
 
 

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from shoal import GELU, ConvResNet, ReLU, build, empirical_kernel, kernel
+from shoal import ConvResNet, build, empirical_kernel, kernel
+from shoal.activations import GELU, ReLU
 
 
 def images(*shape, seed=0):

@@ -14,15 +14,13 @@ from shoal import (
     ImplicitNetwork,
     OneStep,
     Picard,
-    ReLU,
     ResNet,
-    Softplus,
-    Tanh,
     Unrolled,
     build,
     empirical_kernel,
     kernel,
 )
+from shoal.activations import ReLU, Softplus, Tanh
 
 
 def inputs(*shape, seed=0):

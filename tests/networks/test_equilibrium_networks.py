@@ -18,12 +18,10 @@ from shoal import (
     ImplicitNetwork,
     OneStep,
     Picard,
-    ReLU,
-    Softplus,
-    Status,
-    Tanh,
     Unrolled,
 )
+from shoal.activations import ReLU, Softplus, Tanh
+from shoal.equilibrium import Status
 
 IMPLICIT = [
     DEQ(Tanh(), 0.2, 0.8),
@@ -262,7 +260,7 @@ def test_well_posedness_says_what_is_certain():
     assert network(DEQ(ReLU(), 0.0, 1.0)).well_posedness().gain_upper == 0
     gao = network(ImplicitNetwork(gamma=0.3), width=200).well_posedness()
     assert gao.contraction
-    steep = network(DEQ(shoal.Hermite((0.0, 0.1, 0.1)), 0.01, 0.1)).well_posedness()
+    steep = network(DEQ(shoal.activations.Hermite((0.0, 0.1, 0.1)), 0.01, 0.1)).well_posedness()
     assert steep.gain_upper == math.inf
     assert not steep.contraction
 

@@ -13,9 +13,9 @@ from shoal import (
     NewtonKrylov,
     OneStep,
     Picard,
-    Tanh,
     Unrolled,
 )
+from shoal.activations import Tanh
 
 
 def test_single_precision_is_close_to_double():

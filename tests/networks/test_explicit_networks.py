@@ -5,18 +5,8 @@ import math
 import pytest
 import torch
 
-from shoal import (
-    DEQ,
-    Anderson,
-    ConvResNet,
-    FullyConnected,
-    ImplicitNetwork,
-    ReLU,
-    ResNet,
-    Softplus,
-    Tanh,
-    build,
-)
+from shoal import DEQ, Anderson, ConvResNet, FullyConnected, ImplicitNetwork, ResNet, build
+from shoal.activations import ReLU, Softplus, Tanh
 from shoal.gaussian import moments
 
 SOFTPLUS = Softplus()

@@ -12,15 +12,21 @@ from safetensors.torch import load_file, save_file
 import shoal
 from shoal.activations import Activation
 
-RELU = shoal.DEQ(shoal.ReLU(), recurrent_variance=0.2, input_variance=0.8)
-TANH = shoal.DEQ(shoal.Tanh(), recurrent_variance=0.2, input_variance=0.8)
+RELU = shoal.DEQ(shoal.activations.ReLU(), recurrent_variance=0.2, input_variance=0.8)
+TANH = shoal.DEQ(shoal.activations.Tanh(), recurrent_variance=0.2, input_variance=0.8)
 
 # a design of each family, and what it takes
 DESIGNS = {
-    "hard_tanh": (TANH, {"match": "ck", "method": shoal.MomentMatching(family="hard_tanh")}),
-    "leaky_relu": (RELU, {"match": "ck", "method": shoal.MomentMatching(family="leaky_relu")}),
+    "hard_tanh": (
+        TANH,
+        {"match": "ck", "method": shoal.designs.MomentMatching(family="hard_tanh")},
+    ),
+    "leaky_relu": (
+        RELU,
+        {"match": "ck", "method": shoal.designs.MomentMatching(family="leaky_relu")},
+    ),
     "sphere": (TANH, {"match": "ntk", "method": "sphere"}),
-    "norm_gated": (RELU, {"match": "ck", "method": shoal.SphereMatching(norm_gated=True)}),
+    "norm_gated": (RELU, {"match": "ck", "method": shoal.designs.SphereMatching(norm_gated=True)}),
 }
 
 
@@ -51,7 +57,7 @@ def test_designs_run_without_shoal(tmp_path):
     x = inputs(scale=3.0).requires_grad_()  # the tails of the activations too
     wanted = {}
     for name, (deq, options) in DESIGNS.items():
-        architecture = shoal.design(deq, tau0=1.0, **options).architecture
+        architecture = shoal.design(deq, input_norm=1.0, **options).architecture
         net = shoal.build(
             architecture, in_features=6, width=50, out_features=2, dtype=torch.float64, seed=3
         )
@@ -77,7 +83,7 @@ class Own(Activation):
 
 
 def test_what_cannot_be_exported(tmp_path):
-    net = shoal.build(shoal.FullyConnected((shoal.Tanh(),)), in_features=2, width=3)
+    net = shoal.build(shoal.FullyConnected((shoal.activations.Tanh(),)), in_features=2, width=3)
     own = shoal.build(shoal.FullyConnected((Own(),)), in_features=2, width=3)
     with pytest.raises(TypeError, match=r"activations of shoal.*Own"):
         shoal.export(own, tmp_path / "own.py")
@@ -103,7 +109,7 @@ def test_what_cannot_be_exported(tmp_path):
 
 
 def test_onnx_says_what_to_install(tmp_path, monkeypatch):
-    net = shoal.build(shoal.FullyConnected((shoal.Tanh(),)), in_features=2, width=3)
+    net = shoal.build(shoal.FullyConnected((shoal.activations.Tanh(),)), in_features=2, width=3)
     monkeypatch.setattr("shoal.networks.programs.exporting.find_spec", lambda _: None)
     with pytest.raises(
         ImportError, match=r"needs onnx and onnxscript.*pip install 'shoal\[onnx\]'"

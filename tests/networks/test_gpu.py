@@ -10,7 +10,7 @@ import shoal
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
-DEQ = shoal.DEQ(shoal.Tanh(), 0.2, 0.8)
+DEQ = shoal.DEQ(shoal.activations.Tanh(), 0.2, 0.8)
 
 
 def inputs(dtype=torch.float64):
@@ -87,8 +87,8 @@ def test_graphs_in_several_streams_and_after_new_weights():
 
 ARCHITECTURES = [
     DEQ,
-    shoal.DEQ(shoal.ReLU(), 0.2, 0.8),
-    shoal.DEQ(shoal.GELU(), 0.2, 0.8),
+    shoal.DEQ(shoal.activations.ReLU(), 0.2, 0.8),
+    shoal.DEQ(shoal.activations.GELU(), 0.2, 0.8),
     shoal.ImplicitNetwork(gamma=0.3, bias_variance=0.1),
 ]
 

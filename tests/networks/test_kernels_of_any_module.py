@@ -59,7 +59,7 @@ class Around(nn.Module):
 
     def __init__(self, gradient):
         super().__init__()
-        deq = shoal.DEQ(shoal.Tanh(), recurrent_variance=0.2, input_variance=0.8)
+        deq = shoal.DEQ(shoal.activations.Tanh(), recurrent_variance=0.2, input_variance=0.8)
         self.before = nn.Linear(3, 4)
         self.deq = shoal.build(deq, in_features=4, width=6, out_features=2, gradient=gradient)
         self.after = nn.Linear(2, 2)
@@ -156,7 +156,7 @@ def test_a_wide_sequence_has_the_kernels_of_the_limit(memory):
         first.weight.copy_(inputs(width, 10, seed=1))
         last.weight.copy_(inputs(1, width, seed=2))
     found = shoal.empirical_kernel(module, x, features="1", memory=memory)
-    limit = shoal.kernel(shoal.FullyConnected((shoal.ReLU(),)), x)
+    limit = shoal.kernel(shoal.FullyConnected((shoal.activations.ReLU(),)), x)
     assert (found.ck / width - limit.ck).abs().max() < 0.05
     assert (found.ntk / width - limit.ntk).abs().max() < 0.1  # without the factor 1/√m
 
@@ -198,7 +198,9 @@ def test_features_are_those_of_a_submodule_or_a_function():
         own = shoal.empirical_kernel(module, x1, x2, features=features, diag=True).ck
         torch.testing.assert_close(own, (left * right).sum(1))
     assert not module[1]._forward_hooks
-    net = shoal.build(shoal.FullyConnected((shoal.ReLU(),)), in_features=3, width=4).double()
+    net = shoal.build(
+        shoal.FullyConnected((shoal.activations.ReLU(),)), in_features=3, width=4
+    ).double()
     torch.testing.assert_close(
         shoal.empirical_kernel(net, x1, features=lambda x: 2 * x).ck, 4 * x1 @ x1.T
     )
@@ -206,14 +208,17 @@ def test_features_are_those_of_a_submodule_or_a_function():
 
 def test_the_diagonal_of_networks():
     x = inputs(4, 3)
-    for architecture in (shoal.DEQ(shoal.Tanh(), 0.2, 0.8), shoal.ResNet(shoal.Softplus(), 2)):
+    for architecture in (
+        shoal.DEQ(shoal.activations.Tanh(), 0.2, 0.8),
+        shoal.ResNet(shoal.activations.Softplus(), 2),
+    ):
         net = shoal.build(architecture, in_features=3, width=5, out_features=2).double()
         whole, own = (shoal.empirical_kernel(net, x, diag=d) for d in (False, True))
         for matrix, vector in zip(whole, own, strict=True):
             torch.testing.assert_close(vector, matrix.diagonal())
     images = inputs(3, 2, 4)
     conv = shoal.build(
-        shoal.ConvResNet(shoal.Softplus(), 2), in_features=2, width=5, pixel_axes=1
+        shoal.ConvResNet(shoal.activations.Softplus(), 2), in_features=2, width=5, pixel_axes=1
     ).double()
     whole, own = (shoal.empirical_kernel(conv, images, diag=d).ntk for d in (False, True))
     torch.testing.assert_close(own, whole.diagonal())

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 import shoal
-from shoal import DEQ, ConvResNet, FullyConnected, ImplicitNetwork, ReLU, ResNet, Softplus, Tanh
+from shoal import DEQ, ConvResNet, FullyConnected, ImplicitNetwork, ResNet
+from shoal.activations import ReLU, Softplus, Tanh
 
 BFLOAT16 = 8 * torch.finfo(torch.bfloat16).eps  # of several roundings
 
@@ -140,12 +141,15 @@ def test_no_certificates(architecture, message):
     x = inputs()
     with pytest.raises(TypeError, match=message):
         shoal.certify(network(architecture), x, x[:, :2])
-    assert message in shoal.required_width(architecture, x, x[:, :2], largest_width=0).assumption
+    assert (
+        message
+        in shoal.certificates.required_width(architecture, x, x[:, :2], largest_width=0).assumption
+    )
 
 
 def test_no_moment_designs_with_biases():
     with pytest.raises(ValueError, match="without biases"):
-        shoal.design(DEQ(Tanh(), 0.1, 0.8, bias_variance=0.1), tau0=1.0, match="ck")
+        shoal.design(DEQ(Tanh(), 0.1, 0.8, bias_variance=0.1), input_norm=1.0, which="ck")
 
 
 def test_biases_of_explicit_networks_by_hand():

@@ -10,7 +10,8 @@ import torch
 import shoal
 from networks.small import inputs, network
 from oracles.standard_errors import assert_near_mean
-from shoal import DEQ, Activation, Affine, ConvDEQ, FullyConnected, ImplicitNetwork, ReLU, Tanh
+from shoal import DEQ, Activation, ConvDEQ, FullyConnected, ImplicitNetwork
+from shoal.activations import Affine, ReLU, Tanh
 
 
 def deviation(deq, limit, width, law, x, seeds=6):

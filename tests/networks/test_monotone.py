@@ -183,8 +183,8 @@ def test_copies():
     ("arguments", "error", "message"),
     [
         ({"activation": "gelu"}, ValueError, "activation must nowhere decrease"),
-        ({"activation": shoal.Erf()}, ValueError, "slopes of at most one"),
-        ({"activation": shoal.Sine()}, ValueError, "activation must nowhere decrease"),
+        ({"activation": shoal.activations.Erf()}, ValueError, "slopes of at most one"),
+        ({"activation": shoal.activations.Sine()}, ValueError, "activation must nowhere decrease"),
         ({"activation": "no"}, ValueError, "activation must be one of"),
         ({"activation": 3.0}, TypeError, "activation must be an Activation"),
         ({"margin": 0}, ValueError, "margin must be > 0"),

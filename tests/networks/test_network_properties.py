@@ -8,11 +8,11 @@ from torch.nn.functional import elu, gelu
 import shoal
 
 FUNCTIONS = {
-    shoal.Tanh(): torch.tanh,
-    shoal.ReLU(): torch.relu,
-    shoal.GELU(): gelu,
-    shoal.ELU(): elu,
-    shoal.Affine(shoal.Erf(), 0.7, 0.3): lambda x: 0.7 * torch.erf(x) + 0.3,
+    shoal.activations.Tanh(): torch.tanh,
+    shoal.activations.ReLU(): torch.relu,
+    shoal.activations.GELU(): gelu,
+    shoal.activations.ELU(): elu,
+    shoal.activations.Affine(shoal.activations.Erf(), 0.7, 0.3): lambda x: 0.7 * torch.erf(x) + 0.3,
 }
 activations = st.sampled_from(list(FUNCTIONS))
 seeds = st.integers(0, 2**31)
@@ -80,7 +80,10 @@ def test_a_fully_connected_network_is_its_layers(chosen, features, outputs, seed
     seed=seeds,
 )
 def test_rectified_networks_are_positively_homogeneous(recurrent, factor, seed) -> None:
-    net, x = built(shoal.DEQ(shoal.ReLU(), recurrent, 0.8), 3, 2, seed), numbers(seed, 4, 3)
+    net, x = (
+        built(shoal.DEQ(shoal.activations.ReLU(), recurrent, 0.8), 3, 2, seed),
+        numbers(seed, 4, 3),
+    )
     with torch.no_grad():
         torch.testing.assert_close(net(factor * x), factor * net(x), rtol=1e-7, atol=1e-8 * factor)
 

@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from shoal import DEQ, FullyConnected, GainConstraint, Hermite, Tanh, build
+from shoal import DEQ, FullyConnected, GainConstraint, build
+from shoal.activations import Hermite, Tanh
 from shoal.networks import operator_norm_bounds
 
 

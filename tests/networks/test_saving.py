@@ -10,22 +10,16 @@ from safetensors.torch import load_file, save_file
 
 from shoal import (
     DEQ,
-    Affine,
     Anderson,
     ConvResNet,
     FullyConnected,
-    Hermite,
     ImplicitNetwork,
-    LeakyReLU,
-    ReLU,
     ResNet,
-    Softplus,
-    Tanh,
     build,
     load,
     save,
 )
-from shoal.activations import Activation
+from shoal.activations import Activation, Affine, Hermite, LeakyReLU, ReLU, Softplus, Tanh
 
 ARCHITECTURES = [
     DEQ(Affine(Tanh(), 0.9, -0.1), 0.2, 0.8),

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations, parametrize
 
-from shoal import DEQ, Equilibrium, GainConstraint, Tanh, build
+from shoal import DEQ, Equilibrium, GainConstraint, build
+from shoal.activations import Tanh
 from shoal.networks import operator_norm_bounds
 
 

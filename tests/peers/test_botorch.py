@@ -40,7 +40,7 @@ def test_values_of_the_infinite_width_kernel(depth: int, weight: float, bias: fl
     theirs = InfiniteWidthBNNKernel(depth=depth, acos_eps=1e-15).double()
     theirs.weight_var, theirs.bias_var = torch.tensor([weight, bias], dtype=torch.float64)
     x, z = inputs(7, 3), inputs(4, 3, seed=1)
-    layer = shoal.Affine(shoal.ReLU(), math.sqrt(weight), 0.0)
+    layer = shoal.activations.Affine(shoal.activations.ReLU(), math.sqrt(weight), 0.0)
     network = shoal.FullyConnected([layer] * depth, bias_variance=bias)
     ours = GPyTorchKernel(network, learn=[])
     scale = math.sqrt(weight / 3)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import shoal
-from shoal.convergence import LinearTraining
+from shoal.learning.convergence import LinearTraining
 
 jax = pytest.importorskip("jax", reason="JAX is not installed")
 # its experimental part needs TensorFlow, which nothing here does
@@ -55,7 +55,10 @@ def close(found: Tensor, wanted, tolerance: float) -> None:
 def both(name: str, depth: int, features: int):
     """A network of ours, the factor of its inputs, and the same network of theirs."""
     factors = [WEIGHT] * (depth - 1) + [1.0]
-    layers = [shoal.Affine(shoal.FullyConnected([name]).activations[0], w, 0.0) for w in factors]
+    layers = [
+        shoal.activations.Affine(shoal.FullyConnected([name]).activations[0], w, 0.0)
+        for w in factors
+    ]
     ours = shoal.FullyConnected(layers, bias_variance=BIAS**2)
     dense = stax.Dense(1, W_std=WEIGHT, b_std=BIAS)
     theirs = [layer for _ in range(depth) for layer in (dense, ACTIVATIONS[name])]

@@ -19,12 +19,18 @@ pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.thorough]
 RELU = shoal.DEQ("relu", recurrent_variance=0.2, input_variance=0.8)
 TANH = shoal.DEQ("tanh", recurrent_variance=0.2, input_variance=0.8)
 DESIGNS = {
-    "hard_tanh": (TANH, {"match": "ck", "method": shoal.MomentMatching(family="hard_tanh")}),
-    "leaky_relu": (RELU, {"match": "ck", "method": shoal.MomentMatching(family="leaky_relu")}),
+    "hard_tanh": (
+        TANH,
+        {"match": "ck", "method": shoal.designs.MomentMatching(family="hard_tanh")},
+    ),
+    "leaky_relu": (
+        RELU,
+        {"match": "ck", "method": shoal.designs.MomentMatching(family="leaky_relu")},
+    ),
     # a Hermite series first
-    "sinusoid": (RELU, {"match": "ntk", "method": shoal.MomentMatching(family="sinusoid")}),
+    "sinusoid": (RELU, {"match": "ntk", "method": shoal.designs.MomentMatching(family="sinusoid")}),
     "sphere": (TANH, {"match": "ntk", "method": "sphere"}),
-    "norm_gated": (RELU, {"match": "ck", "method": shoal.SphereMatching(norm_gated=True)}),
+    "norm_gated": (RELU, {"match": "ck", "method": shoal.designs.SphereMatching(norm_gated=True)}),
 }
 NETWORKS = {
     "resnet": shoal.ResNet("softplus", 3),
@@ -48,7 +54,7 @@ def network_of(name: str) -> shoal.Architecture:
     if name not in DESIGNS:
         return NETWORKS[name]
     deq, options = DESIGNS[name]
-    return shoal.design(deq, tau0=1.0, **options).architecture
+    return shoal.design(deq, input_norm=1.0, **options).architecture
 
 
 @pytest.mark.parametrize(("name", "dtype"), list(cases()))

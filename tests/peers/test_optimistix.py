@@ -17,7 +17,7 @@ PACKAGE = "optimistix"
 SOLVERS = (
     None,
     shoal.Picard(),
-    shoal.DampedPicard(),
+    shoal.equilibrium.DampedPicard(),
     shoal.Anderson(),
     shoal.Broyden(),
     shoal.NewtonKrylov(),

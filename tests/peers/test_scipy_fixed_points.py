@@ -22,7 +22,7 @@ GROWING = dict.fromkeys(
 SOLVERS = {
     None: {},
     shoal.Picard(): GROWING,
-    shoal.DampedPicard(): GROWING,
+    shoal.equilibrium.DampedPicard(): GROWING,
     shoal.Anderson(): {"test_no_acceleration": LEAVES},
     shoal.Broyden(): {"test_no_acceleration": LEAVES},
     shoal.NewtonKrylov(): {"test_no_acceleration": LEAVES},

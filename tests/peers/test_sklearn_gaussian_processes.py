@@ -47,13 +47,17 @@ KERNELS: dict[str, Kernel] = {
     "tanh fixed": SklearnKernel("tanh", **NETWORK, **FIXED),
     "tanh": SklearnKernel("tanh", **NETWORK),
     "fully connected": SklearnKernel(
-        architecture=shoal.FullyConnected([shoal.ReLU()] * 2, bias_variance=1.0)
+        architecture=shoal.FullyConnected([shoal.activations.ReLU()] * 2, bias_variance=1.0)
     ),
     "factor fully connected": _factor(
-        SklearnKernel(architecture=shoal.FullyConnected([shoal.ReLU()], bias_variance=1.0))
+        SklearnKernel(
+            architecture=shoal.FullyConnected([shoal.activations.ReLU()], bias_variance=1.0)
+        )
     ),
     "factor resnet": _factor(
-        SklearnKernel(architecture=shoal.ResNet(shoal.ReLU(), 2, bias_variance=1.0), which="ntk")
+        SklearnKernel(
+            architecture=shoal.ResNet(shoal.activations.ReLU(), 2, bias_variance=1.0), which="ntk"
+        )
     ),
 }
 QUICK = {"relu fixed", "fully connected", "factor fully connected"}

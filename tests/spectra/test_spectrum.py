@@ -6,11 +6,12 @@ import torch
 from numpy.typing import NDArray
 
 import shoal
-from shoal import GaussianMixture, Spectrum
+from shoal import GaussianMixture
+from shoal.spectra import Spectrum
 
 Array = NDArray[np.float64]
-LINEAR = shoal.FullyConnected([shoal.Identity()])
-RELU = shoal.DEQ(shoal.ReLU(), recurrent_variance=0.2, input_variance=0.8)
+LINEAR = shoal.FullyConnected([shoal.activations.Identity()])
+RELU = shoal.DEQ(shoal.activations.ReLU(), recurrent_variance=0.2, input_variance=0.8)
 
 
 def mixture(dimension: int, scale: float = 1.0) -> GaussianMixture:
@@ -34,7 +35,7 @@ def sampled_equivalents(
     shares = mix.proportions.tolist()
     square = float(sum(w * s.trace() for w, s in zip(shares, moments, strict=True))) / mix.dimension
     products = np.array([[float((s * t).sum()) for s in moments] for t in moments])
-    c = shoal.coefficients(architecture, tau0=square**0.5, center=center, method="closed")
+    c = shoal.coefficients(architecture, input_norm=square**0.5, center=center, method="closed")
     gram = (x @ x.T).numpy()
     chi = np.diag(gram) - square
     pairs = products[np.ix_(labels.numpy(), labels.numpy())] / mix.dimension**2
@@ -103,7 +104,9 @@ def test_the_linear_network_is_the_gram_matrix() -> None:
 @pytest.mark.parametrize("center", [True, False])
 @pytest.mark.parametrize("n", [300, 1000])
 @pytest.mark.parametrize(
-    "architecture", [RELU, shoal.FullyConnected([shoal.Cosine()])], ids=["ReLU", "cosine"]
+    "architecture",
+    [RELU, shoal.FullyConnected([shoal.activations.Cosine()])],
+    ids=["ReLU", "cosine"],
 )
 def test_sampled_equivalents(architecture: shoal.Architecture, n: int, center: bool) -> None:
     mix = mixture(500)
@@ -131,7 +134,7 @@ def test_the_equivalents_of_samples_have_this_spectrum() -> None:
     means = np.zeros((2, p))
     means[0, 0], means[1, 1] = 3.5, -4.0
     mix = GaussianMixture(means, [1.0, 1 + 4 / np.sqrt(p)])
-    cosine = shoal.DEQ(shoal.Cosine(), recurrent_variance=0.3, input_variance=1.0)
+    cosine = shoal.DEQ(shoal.activations.Cosine(), recurrent_variance=0.3, input_variance=1.0)
     spectra = shoal.spectrum(cosine, mix, n=n)
     samples = [shoal.equivalent(cosine, *mix.sample(n, seed)) for seed in range(6)]
     for kind, spectrum in enumerate(spectra):

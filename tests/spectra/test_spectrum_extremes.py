@@ -6,8 +6,8 @@ import pytest
 import shoal
 from shoal.spectra import Law
 
-RELU = shoal.DEQ(shoal.ReLU(), recurrent_variance=0.2, input_variance=0.8)
-TANH = shoal.DEQ(shoal.Tanh(), recurrent_variance=0.2, input_variance=0.8)
+RELU = shoal.DEQ(shoal.activations.ReLU(), recurrent_variance=0.2, input_variance=0.8)
+TANH = shoal.DEQ(shoal.activations.Tanh(), recurrent_variance=0.2, input_variance=0.8)
 
 
 def scaled(factor):
@@ -41,7 +41,7 @@ def test_saturated_activations_still_see_inner_products():
 
 
 def test_atoms_have_transitions_on_both_sides():
-    cosine = shoal.DEQ(shoal.Cosine(), recurrent_variance=0.2, input_variance=0.8)
+    cosine = shoal.DEQ(shoal.activations.Cosine(), recurrent_variance=0.2, input_variance=0.8)
     ck = shoal.spectrum(cosine, shoal.GaussianMixture(np.zeros((1, 100)), 1.0), n=200).ck
     assert sorted(t.value for t in ck.transitions if t.detached) == [s.value for s in ck.spikes]
     assert all(t.strength > 1 for t in ck.transitions)
@@ -81,7 +81,7 @@ def test_covariances_that_miss_a_mean():
     means = np.zeros((2, p))
     means[:, 0] = 5.0, -5.0
     mixture = shoal.GaussianMixture(means, covariances)
-    linear = shoal.FullyConnected([shoal.Identity()])
+    linear = shoal.FullyConnected([shoal.activations.Identity()])
     top = shoal.spectrum(linear, mixture, n=n).ck.spikes[-1].value
     tops = []
     for seed in range(20):

@@ -31,7 +31,7 @@ class Residual(nn.Module):
 
     def __init__(self, **options):
         super().__init__()
-        deq = shoal.DEQ(shoal.Tanh(), recurrent_variance=0.1, input_variance=0.8)
+        deq = shoal.DEQ(shoal.activations.Tanh(), recurrent_variance=0.1, input_variance=0.8)
         self.first, self.last = nn.Linear(5, 4), nn.Linear(4, 2)
         self.deq = shoal.build(deq, in_features=4, width=8, out_features=4, **options)
 

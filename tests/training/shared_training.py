@@ -21,7 +21,7 @@ def data(samples: int = 13) -> tuple[torch.Tensor, torch.Tensor]:
 def network(kind: str) -> torch.nn.Module:
     """A network with tight equilibria, or one without."""
     if kind == "deq":
-        deq = shoal.DEQ(shoal.Tanh(), recurrent_variance=0.2, input_variance=0.8)
+        deq = shoal.DEQ(shoal.activations.Tanh(), recurrent_variance=0.2, input_variance=0.8)
         solver = shoal.Picard(rtol=3e-15)
         return shoal.build(
             deq, in_features=4, width=32, out_features=2, dtype=torch.float64, solver=solver
@@ -29,7 +29,7 @@ def network(kind: str) -> torch.nn.Module:
     if kind == "pairs":  # of inputs
         torch.manual_seed(0)
         return torch.nn.Bilinear(4, 3, 2, dtype=torch.float64)
-    chain = shoal.FullyConnected([shoal.Tanh()])
+    chain = shoal.FullyConnected([shoal.activations.Tanh()])
     return shoal.build(chain, in_features=4, width=32, out_features=2, dtype=torch.float64)
 
 

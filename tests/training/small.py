@@ -5,12 +5,12 @@ import torch
 import shoal
 
 LING = shoal.DEQ.ling2023(0.05, 5)
-TANH = shoal.DEQ(shoal.Tanh(), recurrent_variance=0.1, input_variance=0.8)
+TANH = shoal.DEQ(shoal.activations.Tanh(), recurrent_variance=0.1, input_variance=0.8)
 GAO = shoal.ImplicitNetwork(gamma=0.2)
-DU = shoal.FullyConnected.du2018(shoal.Softplus(), depth=2)
-RESNET = shoal.ResNet(shoal.Softplus(), depth=2, residual_scale=0.5)
-CONV = shoal.ConvResNet(shoal.Softplus(), depth=2, residual_scale=0.5)
-SHALLOW = shoal.FullyConnected((shoal.ReLU(),))
+DU = shoal.FullyConnected.du2018(shoal.activations.Softplus(), depth=2)
+RESNET = shoal.ResNet(shoal.activations.Softplus(), depth=2, residual_scale=0.5)
+CONV = shoal.ConvResNet(shoal.activations.Softplus(), depth=2, residual_scale=0.5)
+SHALLOW = shoal.FullyConnected((shoal.activations.ReLU(),))
 
 
 def data(architecture=TANH, n=6, outputs=None, dtype=torch.float64):

@@ -6,7 +6,9 @@ import shoal
 from shoal.training import train
 from training.small import SHALLOW, data, network
 
-WILD = shoal.DEQ(shoal.Softplus(), recurrent_variance=30.0, input_variance=0.8)  # no equilibrium
+WILD = shoal.DEQ(
+    shoal.activations.Softplus(), recurrent_variance=30.0, input_variance=0.8
+)  # no equilibrium
 
 
 def diverged(net, y_scale=1.0, **options):

@@ -7,7 +7,7 @@ import shoal
 from shoal.training import train
 from training.small import data, network
 
-DEEP = shoal.DEQ(shoal.Tanh(), recurrent_variance=0.2, input_variance=0.8)
+DEEP = shoal.DEQ(shoal.activations.Tanh(), recurrent_variance=0.2, input_variance=0.8)
 
 
 @pytest.mark.parametrize("trainable", [{"recurrent"}, {"input"}, None], ids=str)
@@ -45,5 +45,5 @@ def test_the_exact_network_shares_the_weights_and_nothing_else():
     assert not exact.warm_start
     parametrized = torch.nn.utils.parametrizations.spectral_norm(network(DEEP), "recurrent")
     torch.testing.assert_close(parametrized.eval().exact()(x), parametrized(x))
-    explicit = network(shoal.FullyConnected((shoal.ReLU(),)))
+    explicit = network(shoal.FullyConnected((shoal.activations.ReLU(),)))
     assert explicit.exact() is explicit

@@ -220,7 +220,7 @@ def test_an_adjoint_of_earlier_work_breaks_no_promise() -> None:
 def test_an_equilibrium_that_the_flow_loses_is_told() -> None:
     """At gains up to 0.6, twelve iterations are enough; the labels lead beyond."""
     x, y = data()
-    softplus = shoal.DEQ(shoal.Softplus(), recurrent_variance=0.1, input_variance=0.8)
+    softplus = shoal.DEQ(shoal.activations.Softplus(), recurrent_variance=0.1, input_variance=0.8)
     options = {"trainable": {"recurrent"}, "warm_start": False}
     options |= {"solver": shoal.Picard(max_steps=12, rtol=1e-6)}
     arguments = {"step_size": 30.0, "steps": 1, "method": "flow", "rtol": 1e-2}
@@ -248,7 +248,7 @@ def test_an_equilibrium_that_is_missing_within_a_step_of_the_flow_is_told(monkey
 
 
 def test_the_gain_is_followed_until_it_is_too_large() -> None:
-    wild = shoal.DEQ(shoal.Tanh(), recurrent_variance=0.6, input_variance=0.8)
+    wild = shoal.DEQ(shoal.activations.Tanh(), recurrent_variance=0.6, input_variance=0.8)
     x, y = data()
     run = train(network(wild), x, y, step_size=0.01, steps=2, monitor=1)
     assert run.violations["gain"] == 0
@@ -354,7 +354,7 @@ def test_the_error_of_a_rough_equilibrium_is_bounded_without_a_monitor() -> None
     1 - gain: it is known no better than that, so no promise is broken.
     """
     x, y = data()
-    linear = shoal.DEQ(shoal.Identity(), recurrent_variance=0.1, input_variance=0.8)
+    linear = shoal.DEQ(shoal.activations.Identity(), recurrent_variance=0.1, input_variance=0.8)
     solver = shoal.Picard(rtol=1e-5, max_steps=400)
 
     def rough():

@@ -139,7 +139,7 @@ def test_a_module_is_trained_by_descent_and_flow():
         assert loss.item() == pytest.approx(0.5 * left.square().sum().item(), rel=1e-6)
     assert run.initial_eigenvalue == pytest.approx(values[0].item(), rel=1e-6)
     assert run.kept == {}  # no theorem is about it
-    chosen = shoal.Monitor(promises={"loss", "least_eigenvalue", "pl_ratio"})
+    chosen = shoal.training.Monitor(promises={"loss", "least_eigenvalue", "pl_ratio"})
     descent = shoal.train(net, x, y, step_size="auto", steps=4, monitor=chosen)
     assert descent.step_size == pytest.approx(1 / values[-1].item(), rel=1e-2)
     assert all(descent.kept.values())

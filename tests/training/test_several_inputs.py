@@ -156,7 +156,7 @@ def test_bad_inputs(x, error, message):
 
 
 def test_networks_take_one_tensor():
-    deq = shoal.DEQ(shoal.Tanh(), recurrent_variance=0.2, input_variance=0.8)
+    deq = shoal.DEQ(shoal.activations.Tanh(), recurrent_variance=0.2, input_variance=0.8)
     net = shoal.build(deq, in_features=2, width=4, dtype=torch.float64)
     for call in (
         lambda: shoal.train(net, (ONES, ONES), ONES[:, 0], steps=1, step_size=0.1),

@@ -89,7 +89,7 @@ def test_certificates_of_anything_else_are_refused() -> None:
         ((network(seed=1), x, y), "weights"),
         ((scaled(network()), x, y), "weights"),
         ((network(trainable={"readout"}), x, y), "trained groups"),
-        ((network(shoal.DEQ(shoal.Tanh(), 0.1, 0.7)), x, y), "architecture"),
+        ((network(shoal.DEQ(shoal.activations.Tanh(), 0.1, 0.7)), x, y), "architecture"),
         ((network(), x.flip(0), y), "x"),
         ((network(), x, -y), "y"),
         ((network(), *more), "x, y"),
@@ -182,9 +182,9 @@ def test_bad_arguments(changes, error, message) -> None:
 
 def test_bad_monitors_and_networks() -> None:
     with pytest.raises(ValueError, match="promises must be one of"):
-        shoal.Monitor(promises={"luck"})
+        shoal.training.Monitor(promises={"luck"})
     with pytest.raises(ValueError, match="every must be >= 1"):
-        shoal.Monitor(every=0)
+        shoal.training.Monitor(every=0)
     net = network()
     net.requires_grad_(False)
     with pytest.raises(ValueError, match="weights that require a gradient"):

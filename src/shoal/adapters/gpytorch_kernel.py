@@ -80,7 +80,7 @@ class GPyTorchKernel(Kernel):  # type: ignore[misc]
 
     Example:
         >>> import shoal
-        >>> covariance = GPyTorchKernel(shoal.DEQ(shoal.Tanh(), 0.2, 0.8))
+        >>> covariance = GPyTorchKernel(shoal.DEQ("tanh", 0.2, 0.8))
         >>> [name for name, _ in covariance.named_parameters()]
         ['raw_recurrent_variance', 'raw_input_variance']
         >>> covariance(torch.eye(2)).to_dense().shape

@@ -16,8 +16,8 @@ from shoal.adapters.weighted_regression import WeightedRegression, weighted_regr
 from shoal.architectures import Architecture
 from shoal.core.checks import host_array, real, real_array
 from shoal.core.processes import Group
-from shoal.regression import KernelRegression, kernel_regression
-from shoal.regression.ridge_path import Criterion, checked_criterion
+from shoal.learning.regression import KernelRegression, kernel_regression
+from shoal.learning.regression.ridge_path import Criterion, checked_criterion
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin
@@ -154,7 +154,7 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, _KernelEstimator):  # ty
         dual_coef_: $\alpha$, in the shape of the targets.
         intercept_: The mean of the targets, or zeros.
         ridge_: The ridge, as given or chosen.
-        regression_: The :class:`shoal.regression.KernelRegression`, which knows variances too, or
+        regression_: The :class:`shoal.learning.KernelRegression`, which knows variances too, or
             its weighted kind, which does not.
 
     Example:

@@ -72,7 +72,7 @@ class SolverInfo(dict[str, Tensor]):
 
     Its keys are ``"abs_lowest"`` and ``"rel_lowest"``, the residual of the state and its ratio to
     the state's norm; ``"nstep"``; in evaluation mode ``"sradius"``; and ``"status"``, a
-    :class:`shoal.Status` each.
+    :class:`shoal.equilibrium.Status` each.
     """
 
     def __missing__(self, key: str) -> NoReturn:

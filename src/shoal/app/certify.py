@@ -159,7 +159,7 @@ def certify(
 
 
 def _document(
-    found: "shoal.Certificate", net: "Network[Any]", samples: "Inputs", scale: float
+    found: "shoal.certificates.Certificate", net: "Network[Any]", samples: "Inputs", scale: float
 ) -> dict[str, Any]:
     """A certificate as plain values."""
     import shoal

@@ -25,7 +25,7 @@ def design(
     activation: options.Activation = "tanh",
     recurrent_variance: options.RecurrentVariance = 0.2,
     input_variance: options.InputVariance = 0.8,
-    tau0: Annotated[
+    input_norm: Annotated[
         float | None,
         typer.Option(help="The norm of the inputs, above 0; by default that of --data, or 1.",
                      rich_help_panel=DATA),
@@ -39,9 +39,9 @@ def design(
     method: Annotated[
         Literal["moments", "sphere"],
         typer.Option(help="moments: the high-dimensional coefficients, by ordinary layers; sphere: "
-                     "the kernel itself, for inputs of norm tau0.", rich_help_panel=_DESIGN),
+                     "the kernel itself, for inputs of norm input_norm.", rich_help_panel=_DESIGN),
     ] = "moments",
-    match: Annotated[
+    which: Annotated[
         str | None,
         typer.Option(help="ck or ntk; by default by what is trained.", rich_help_panel=_DESIGN),
     ] = None,
@@ -67,18 +67,18 @@ def design(
     from shoal.app.inputs import load_inputs
 
     deq = options.architecture_of(activation, recurrent_variance, input_variance)
-    norm = 1.0 if tau0 is None else checks.real("--tau0", tau0, above=0)
+    norm = 1.0 if input_norm is None else checks.real("--input-norm", input_norm, above=0)
     x = None
     if data is None:
         options.left_out(context, "label n", "without --data")
     else:
         loaded = load_inputs(data, label=label, prepared=False)
-        norm = _norm(loaded.x) if tau0 is None else norm
+        norm = _norm(loaded.x) if input_norm is None else norm
         x = loaded.x[loaded.drawn(n or _COMPARED)]  # a file may be sorted
     terminal.prepare(output)
     groups = None if trainable is None else [group.strip() for group in trainable.split(",")]
     with terminal.working("Designing"):
-        found = shoal.design(deq, tau0=norm, match=match, method=method, trainable=groups)
+        found = shoal.design(deq, input_norm=norm, which=which, method=method, trainable=groups)
         gap = None if x is None else found.gap(x)
     record = _document(found, gap)
     answer, numbers = _answer(found, gap), _numbers(found)
@@ -109,7 +109,7 @@ def _norm(x: torch.Tensor) -> float:
     return float(largest * (x / largest).square().sum(1).mean().sqrt())
 
 
-def _document(found: "shoal.Design", gap: Any) -> dict[str, Any]:
+def _document(found: "shoal.designs.Design", gap: Any) -> dict[str, Any]:
     """A design as plain values."""
     import shoal
 
@@ -118,10 +118,10 @@ def _document(found: "shoal.Design", gap: Any) -> dict[str, Any]:
         "architecture": plain(found.architecture),
         "original": plain(found.original),
         "method": found.method,
-        "match": found.match,
+        "which": found.which,
         "trainable": sorted(found.trainable),
         "family": found.family or None,
-        "tau0": found.tau0,
+        "input_norm": found.input_norm,
         "feasible": found.feasible,
         "residual": found.residual,
         "target": dict(found.target),
@@ -133,17 +133,17 @@ def _document(found: "shoal.Design", gap: Any) -> dict[str, Any]:
     }
 
 
-def _answer(found: "shoal.Design", gap: Any) -> "list[Row]":
+def _answer(found: "shoal.designs.Design", gap: Any) -> "list[Row]":
     """Whether there is one, and how near it is."""
     from shoal.diagnosis.words import Row
 
-    kernel, trained = found.match.upper(), ", ".join(sorted(found.trainable))
+    kernel, trained = found.which.upper(), ", ".join(sorted(found.trainable))
     wanted = "kernel, exactly" if found.method == "sphere" else "high-dimensional coefficients"
     meaning = f"a network of this kind has the {wanted}" if found.feasible else "see the nearest"
     rows = [
         Row("feasible", "yes" if found.feasible else "no", meaning, holds=found.feasible),
         Row("matched", kernel, f"by {found.method}; trained: {trained}"),
-        Row("norm of the inputs", f"{found.tau0:.6g}", "τ0"),
+        Row("norm of the inputs", f"{found.input_norm:.6g}", "τ0"),
         Row("residual", f"{found.residual:.1e}", "largest difference from what was wanted"),
     ]
     if gap is not None:
@@ -152,7 +152,7 @@ def _answer(found: "shoal.Design", gap: Any) -> "list[Row]":
     return rows
 
 
-def _numbers(found: "shoal.Design") -> "list[Row]":
+def _numbers(found: "shoal.designs.Design") -> "list[Row]":
     """What was obtained and wanted."""
     from shoal.diagnosis.words import Row
 
@@ -162,7 +162,9 @@ def _numbers(found: "shoal.Design") -> "list[Row]":
     ]
 
 
-def _page(found: "shoal.Design", figure: Any, answer: "list[Row]", numbers: "list[Row]") -> str:
+def _page(
+    found: "shoal.designs.Design", figure: Any, answer: "list[Row]", numbers: "list[Row]"
+) -> str:
     """The answer, the activations, and the reason in words."""
     from shoal.app.pages import Block, render_page
     from shoal.app.sections import Findings

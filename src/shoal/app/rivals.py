@@ -20,9 +20,9 @@ TITLES = {
 
 
 @lru_cache(maxsize=16)
-def designed(architecture: Architecture, match: str, method: str) -> shoal.Design:
+def designed(architecture: Architecture, which: str, method: str) -> shoal.designs.Design:
     """The design for inputs of norm 1 by ``"moments"`` or on the ``"sphere"``, made once."""
-    return shoal.design(architecture, tau0=1.0, match=match, method=method)
+    return shoal.design(architecture, input_norm=1.0, which=which, method=method)
 
 
 def rival(name: str, deq: DEQ) -> Architecture:
@@ -40,7 +40,7 @@ def rival(name: str, deq: DEQ) -> Architecture:
     return designed(deq, name.removesuffix("-design"), "sphere").architecture
 
 
-def wide_kernels(name: str, deq: DEQ, x: Tensor) -> shoal.Kernels:
+def wide_kernels(name: str, deq: DEQ, x: Tensor) -> shoal.kernels.Kernels:
     r"""The kernels of a rival of infinite width, all weights being trained, for ``x`` of norm 1.
 
     Those of the designs on the sphere are kernels of the DEQ, which are computed much faster. One

@@ -11,7 +11,9 @@ from shoal.app import terminal
 from shoal.app.models import model_in, samples_for, weights_in
 from shoal.app.pages import Block, blocks, render_page
 from shoal.app.sections import Findings
+from shoal.diagnosis import Diagnosis
 from shoal.diagnosis.words import Row, sections_of
+from shoal.distillation import Distillation
 from shoal.distillation.page import distillation_part
 
 NO_EQUILIBRIUM = 3
@@ -66,19 +68,19 @@ def analyze_model(
     require_equilibria(found)
 
 
-def require_equilibria(found: shoal.Diagnosis) -> None:
+def require_equilibria(found: Diagnosis) -> None:
     """Say of how many samples no equilibrium was found, if there are some, and exit."""
     if missing := found.samples - found.solved:
         terminal.note(f"No equilibrium was found for {missing} of {found.samples} samples.")
         raise typer.Exit(NO_EQUILIBRIUM)
 
 
-def answer(found: shoal.Diagnosis, twin: shoal.Twin) -> tuple[Row, ...]:
+def answer(found: Diagnosis, twin: Distillation) -> tuple[Row, ...]:
     """What a practitioner asks, in the order in which it is asked."""
     return tuple(_answers(found, twin))
 
 
-def _answers(found: shoal.Diagnosis, twin: shoal.Twin) -> Iterator[Row]:
+def _answers(found: Diagnosis, twin: Distillation) -> Iterator[Row]:
     yield Row("replace it?", "no" if twin.keep else "yes", twin.verdict)
     named = {one.name: one for one in twin.candidates}
     plain = named.get("plain layer, on labels") or named["plain layer, on outputs"]
@@ -105,7 +107,7 @@ def _answers(found: shoal.Diagnosis, twin: shoal.Twin) -> Iterator[Row]:
         yield Row("kernel regime", f"{change.relative:.0%}", f"change of the NTK: {words}")
 
 
-def model_page(found: shoal.Diagnosis, twin: shoal.Twin, command: str) -> str:
+def model_page(found: Diagnosis, twin: Distillation, command: str) -> str:
     """The answer, what may replace the model, and its diagnosis, as one HTML page."""
     parts = [
         Block("answer", "Do I need this loop?", Findings(answer(found, twin))),
@@ -116,7 +118,7 @@ def model_page(found: shoal.Diagnosis, twin: shoal.Twin, command: str) -> str:
     return render_page(f"Analysis of {found.model}", lead, parts, device=device, command=command)
 
 
-def model_document(found: shoal.Diagnosis, twin: shoal.Twin) -> dict[str, Any]:
+def model_document(found: Diagnosis, twin: Distillation) -> dict[str, Any]:
     """The section on a trained model as plain values."""
     rows = {row.quantity: row.value for row in answer(found, twin)}
     return {"answer": rows, "diagnosis": found.document(), "distillation": twin.document()}

@@ -47,7 +47,7 @@ class ConvDEQ(ImplicitArchitecture, ConvolutionalArchitecture):
     Example:
         >>> import torch, shoal
         >>> images = torch.ones(1, 1, 3, 3, dtype=torch.float64)
-        >>> net = ConvDEQ(shoal.ReLU(), 0.2, 0.8, padding="circular")
+        >>> net = ConvDEQ(shoal.activations.ReLU(), 0.2, 0.8, padding="circular")
         >>> shoal.kernel(net, images).ck
         tensor([[0.4444]], dtype=torch.float64)
     """

@@ -41,7 +41,7 @@ class ConvNet(ConvolutionalArchitecture):
 
     Example:
         >>> import torch, shoal
-        >>> net = ConvNet([shoal.ReLU()] * 3, normalized=True, padding="circular")
+        >>> net = ConvNet([shoal.activations.ReLU()] * 3, normalized=True, padding="circular")
         >>> images = torch.ones(1, 1, 4, 4, dtype=torch.float64)
         >>> round(float(shoal.kernel(net, images).ntk), 9)
         4.0

@@ -87,7 +87,7 @@ class ConvResNet(ImageArchitecture):
         Args:
             activation: $\sigma$.
             depth: $H$.
-            eigenvalue: $\lambda$, from 0 to 1: ``shoal.pair_eigenvalue(x, architecture=...)`` for
+            eigenvalue: $\lambda$, from 0 to 1: ``kernels.pair_eigenvalue(x, architecture=...)`` for
                 given images, which is zero unless patches have twice as many entries as images
                 have pixels.
             constant: $c_\lambda$, between 0 and 1; see ``ResNet.du2018``.

@@ -48,7 +48,7 @@ class ImageArchitecture(Architecture):
 
         Example:
             >>> import shoal
-            >>> round(shoal.ConvDEQ(shoal.ReLU(), 1.0, 1.0).patch_gain((8, 8)), 6)
+            >>> round(shoal.ConvDEQ("relu", 1.0, 1.0).patch_gain((8, 8)), 6)
             0.921207
         """
         sides = tuple(checks.size("pixels", side) for side in checks.items("pixels", pixels))

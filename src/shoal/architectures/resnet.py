@@ -72,7 +72,7 @@ class ResNet(Architecture):
         Args:
             activation: $\sigma$.
             depth: $H$.
-            eigenvalue: $\lambda$, from 0 to 1: ``shoal.pair_eigenvalue(x)`` for given data $x$.
+            eigenvalue: $\lambda$, from 0 to 1: ``kernels.pair_eigenvalue(x)`` for given data $x$.
             constant: $c_\lambda$, between 0 and 1. The paper says no more of it than that it is
                 small enough and depends on $\sigma$ alone.
 

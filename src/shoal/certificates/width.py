@@ -15,12 +15,12 @@ from shoal.architectures.base import ImplicitArchitecture
 from shoal.certificates.certificate import Conclusion
 from shoal.certificates.certify import certify
 from shoal.certificates.refusals import uncovered
-from shoal.convergence.arguments import checked_labels
 from shoal.core import checks
 from shoal.core.settings import in_standard_settings
 from shoal.kernels.arguments import as_tensor, checked_image_samples, checked_samples
+from shoal.learning.convergence.arguments import checked_labels
+from shoal.learning.prediction.width import accurate_width
 from shoal.networks import Network, build, empirical_kernel
-from shoal.prediction.width import accurate_width
 from shoal.training import TrainingError, train
 from shoal.training.gram import gram_group
 
@@ -141,7 +141,7 @@ def required_width(
         >>> import torch, shoal
         >>> x = torch.eye(2, dtype=torch.float64)
         >>> y = torch.tensor([0.1, -0.1]).double()
-        >>> found = shoal.required_width(
+        >>> found = shoal.certificates.required_width(
         ...     shoal.ImplicitNetwork(0.1), x, y, readout_scale=0.0, largest_width=64, seeds=1
         ... )
         >>> found.empirical, found.certified

@@ -102,7 +102,7 @@ def clear_caches() -> None:
 
     Example:
         >>> import shoal
-        >>> shoal.clear_caches()
+        >>> shoal.core.clear_caches()
     """
     _STORE.clear()
 

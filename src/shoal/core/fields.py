@@ -36,7 +36,7 @@ def plain(value: Any, what: str = "a configuration") -> Any:
 
     Example:
         >>> import shoal
-        >>> plain(shoal.DEQ(shoal.LeakyReLU(0.1), 0.2, 0.8))["activation"]
+        >>> plain(shoal.DEQ(shoal.activations.LeakyReLU(0.1), 0.2, 0.8))["activation"]
         {'class': 'LeakyReLU', 'slope': 0.1}
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

@@ -26,8 +26,8 @@ METHODS: dict[str, type[MomentMatching | SphereMatching]] = {
 def design(
     architecture: Architecture | Network[Any],
     *,
-    tau0: float,
-    match: str | None = None,
+    input_norm: float,
+    which: str | None = None,
     method: Method = "moments",
     trainable: Iterable[str] | None = None,
     width: int | None = None,
@@ -37,8 +37,8 @@ def design(
     :class:`MomentMatching`, or ``"moments"``, gives one or two hidden layers with the
     high-dimensional coefficients of the centered architecture; :class:`SphereMatching`, or
     ``"sphere"``, one hidden layer with the kernel itself, for every pair of inputs of norm
-    ``tau0``. For a ``ConvDEQ`` of circular padding there is :class:`PatchMatching`, or
-    ``"patches"``, with nearly its CK for pixels of norm ``tau0``. Their options are their own.
+    ``input_norm``. For a ``ConvDEQ`` of circular padding there is :class:`PatchMatching`, or
+    ``"patches"``, with nearly its CK for pixels of norm ``input_norm``.
 
     All kernels are those of infinitely wide networks with random weights. A finite or trained
     network has others: give it instead of its architecture, and the design says how far they are
@@ -48,8 +48,8 @@ def design(
         architecture: Whose kernel is wanted. A network made by ``build`` stands for its
             architecture, its trained groups and, where the NTK depends on it, its width, and its
             own kernels are measured too.
-        tau0: The norm of the inputs; for moments their typical one.
-        match: ``"ck"`` or ``"ntk"``. By default what ``trainable`` asks for: the CK decides when
+        input_norm: The norm of the inputs; for moments their typical one.
+        which: ``"ck"`` or ``"ntk"``. By default what ``trainable`` asks for: the CK decides when
             the readout alone is trained, the NTK otherwise.
         method: A :class:`MomentMatching`, :class:`SphereMatching` or :class:`PatchMatching` with
             its options, or ``"moments"``, ``"sphere"`` or ``"patches"`` with those that are right
@@ -66,11 +66,11 @@ def design(
 
     Example:
         >>> import shoal
-        >>> deq = shoal.DEQ(shoal.Tanh(), recurrent_variance=0.2, input_variance=0.8)
-        >>> d = shoal.design(deq, tau0=1.0, match="ck")
+        >>> deq = shoal.DEQ("tanh", recurrent_variance=0.2, input_variance=0.8)
+        >>> d = shoal.design(deq, input_norm=1.0, which="ck")
         >>> d.architecture.activations[0]
         Affine(activation=HardTanh(bound=1.1964853252887857), scale=0.7642966792080205, shift=0.0)
-        >>> d = shoal.design(deq, tau0=1.0, match="ntk", method="sphere")
+        >>> d = shoal.design(deq, input_norm=1.0, which="ntk", method="sphere")
         >>> d.residual < 1e-8
         True
         >>> [f"{shoal.kernel_function(a)(1.0, 1.0, 0.5).ntk:.6f}" for a in (deq, d.architecture)]
@@ -79,7 +79,7 @@ def design(
     chosen = _chosen(method)
     if isinstance(chosen, PatchMatching):
         plain = architecture.architecture if isinstance(architecture, Network) else architecture
-        return chosen.design(plain, tau0, match)
+        return chosen.design(plain, input_norm, which)
     network = architecture if isinstance(architecture, Network) else None
     if network is not None:
         architecture, trainable, width = _described(network, trainable, width)
@@ -89,10 +89,10 @@ def design(
         )
     function = kernel_function(architecture, trainable=trainable, width=width)
     trained = [group for group in architecture.parameter_groups if group in function.trainable]
-    kind, reason = _kernel(match, trained, asked=trainable is not None and network is None)
-    found = chosen.design(function, tau0, kind)
+    kind, reason = _kernel(which, trained, asked=trainable is not None and network is None)
+    found = chosen.design(function, input_norm, kind)
     words = [found.explanation, reason]
-    gap = None if network is None else network_gap(network, tau0, function)
+    gap = None if network is None else network_gap(network, input_norm, function)
     if gap is not None:
         words.append(str(gap))
     return replace(found, explanation=" ".join(filter(None, words)), network=gap)
@@ -104,7 +104,7 @@ def _chosen(method: Method) -> MomentMatching | SphereMatching | PatchMatching:
         return method
     if not isinstance(method, str):
         raise TypeError(
-            "method must be a shoal.MomentMatching, SphereMatching or PatchMatching, or the name "
+            "method must be a MomentMatching, SphereMatching or PatchMatching, or the name "
             f"of one, got {shown(method)}"
         )
     kinds = {**METHODS, PatchMatching.name: PatchMatching}
@@ -123,16 +123,16 @@ def _described(
     return architecture, trainable, width
 
 
-def _kernel(match: str | None, groups: list[str], *, asked: bool) -> tuple[str, str]:
+def _kernel(which: str | None, groups: list[str], *, asked: bool) -> tuple[str, str]:
     """The kernel to match, and what there is to say about the choice.
 
     Args:
-        match: What was asked for.
+        which: What was asked for.
         groups: What will be trained.
         asked: Whether that was said.
     """
     right = "ck" if groups == ["readout"] else "ntk"
-    if match is None:
+    if which is None:
         why = (
             "the readout alone is trained, and the CK decides then; train no more of the design"
             if right == "ck"
@@ -140,15 +140,15 @@ def _kernel(match: str | None, groups: list[str], *, asked: bool) -> tuple[str, 
             "decides then; train all weights of the design"
         )
         return right, f"Matched is the {right.upper()}, since {why}."
-    one_of("match", match, ("ck", "ntk"))
-    if not asked or match == right:
-        return match, ""
-    if match == "ck":
-        return match, (
+    one_of("which", which, ("ck", "ntk"))
+    if not asked or which == right:
+        return which, ""
+    if which == "ck":
+        return which, (
             f"But the CK decides only if the readout alone is trained: with "
-            f'{", ".join(groups)} trained the NTK does, match="ntk".'
+            f'{", ".join(groups)} trained the NTK does, which="ntk".'
         )
-    return match, (
+    return which, (
         "But this NTK, of the readout alone, is the CK, and the design has it if all of its "
-        'weights are trained: if only its readout is to be trained, match="ck".'
+        'weights are trained: if only its readout is to be trained, which="ck".'
     )

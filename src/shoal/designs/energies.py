@@ -109,12 +109,12 @@ class Proposal:
     layers: tuple[Energies, ...]
     note: str = ""
 
-    def numbers(self, match: str) -> Numbers:
+    def numbers(self, which: str) -> Numbers:
         """The coefficients of the network."""
-        return network_numbers(self.layers, match)
+        return network_numbers(self.layers, which)
 
 
-def network_numbers(layers: Iterable[Energies], match: str) -> Numbers:
+def network_numbers(layers: Iterable[Energies], which: str) -> Numbers:
     r"""The coefficients of the CK, or of the NTK with all weights trained, by Theorem 3.8."""
     a1 = a4 = b1 = own = variance = 1.0  # of the inputs; their norm cancels
     a2 = a3 = a5 = b2 = b3 = b5 = 0.0
@@ -128,33 +128,33 @@ def network_numbers(layers: Iterable[Energies], match: str) -> Numbers:
         a4 *= layer.growth / variance
         own = layer.total + own * layer.slopes / variance
         variance = layer.total
-    if match == "ck":
+    if which == "ck":
         return Numbers(variance, a1, a2, a3, a5)
     return Numbers(own, b1, b2, b3, b5)
 
 
-def target_numbers(c: Coefficients, match: str) -> Numbers:
+def target_numbers(c: Coefficients, which: str) -> Numbers:
     """The coefficients of the CK or of the NTK as energies; none is negative but by rounding."""
-    k, unit = (c.ck if match == "ck" else c.ntk), c.tau0**2
+    k, unit = (c.ck if which == "ck" else c.ntk), c.input_norm**2
     linear, norms, square = (max(value, 0.0) for value in (k.alpha1, k.alpha2, k.alpha3))
     return Numbers(k.gamma2, unit * linear, 2 * unit**2 * norms, unit**2 * square)
 
 
-def kernel_slant(c: Coefficients, match: str) -> float:
+def kernel_slant(c: Coefficients, which: str) -> float:
     r"""$\tau_0^4\,\partial_a\partial_c\kappa$, by differentiating the kernel function."""
-    square = torch.tensor(c.tau0**2, dtype=torch.float64)
+    square = torch.tensor(c.input_norm**2, dtype=torch.float64)
     with torch.enable_grad():
         a = square.clone().requires_grad_()
         inner = torch.zeros_like(square).requires_grad_()
         kernels = c.function(a, square, inner)
-        kappa = kernels.ck if match == "ck" else kernels.ntk
+        kappa = kernels.ck if which == "ck" else kernels.ntk
         (slope,) = gradients(kappa, inner)
         (slant,) = gradients(slope, a)
     return float(square**2 * slant.detach())
 
 
-def names(match: str) -> tuple[str, str, str, str]:
+def names(which: str) -> tuple[str, str, str, str]:
     """What the coefficients are called, in the order of :class:`Numbers`."""
-    if match == "ck":
+    if which == "ck":
         return "gamma2", "alpha1", "alpha2", "alpha3"
     return "kappa2", "beta1", "beta2", "beta3"

@@ -32,14 +32,14 @@ class Feasibility:
     r"""Which family of networks has the coefficients of each DEQ of a grid.
 
     Attributes:
-        match: ``"ck"`` or ``"ntk"``.
+        which: ``"ck"`` or ``"ntk"``.
         recurrent_variances: The grid of $\sigma_a^2$.
         injected: The grid of $\sigma_b^2\tau_0^2$.
         exists: Where the centered DEQ has a kernel. shape: (recurrent, injected)
         families: For each family where it has the coefficients. shape: (recurrent, injected)
     """
 
-    match: str
+    which: str
     recurrent_variances: np.ndarray
     injected: np.ndarray
     exists: np.ndarray
@@ -51,7 +51,7 @@ def feasibility(
     recurrent_variances: Sequence[float],
     injected: Sequence[float],
     *,
-    match: str = "ck",
+    which: str = "ck",
 ) -> Feasibility:
     r"""Find out for a grid of DEQs which family of networks has their coefficients.
 
@@ -59,17 +59,17 @@ def feasibility(
         activation: That of the DEQs, which are centered.
         recurrent_variances: Values of $\sigma_a^2$.
         injected: Values of $\sigma_b^2\tau_0^2$.
-        match: ``"ck"`` or ``"ntk"``, all weights of the DEQ being trained.
+        which: ``"ck"`` or ``"ntk"``, all weights of the DEQ being trained.
 
     Example:
         >>> import shoal
         >>> from shoal.designs import feasibility
-        >>> grid = feasibility(shoal.ReLU(), [0.2, 0.9], [1.0])
+        >>> grid = feasibility(shoal.activations.ReLU(), [0.2, 0.9], [1.0])
         >>> {name: where[:, 0].tolist() for name, where in grid.families.items()}
         {'hard_tanh': [False, False], 'leaky_relu': [True, False], 'sinusoid': [True, True]}
     """
     activation = as_activation("activation", activation)
-    one_of("match", match, ("ck", "ntk"))
+    one_of("which", which, ("ck", "ntk"))
     recurrent = np.array(
         [
             real("recurrent_variances", v, at_least=0.0)
@@ -80,21 +80,21 @@ def feasibility(
     if not (recurrent.size and inputs.size):
         raise ValueError("recurrent_variances and injected must not be empty")
     pairs = torch.cartesian_prod(torch.from_numpy(recurrent), torch.from_numpy(inputs))
-    numbers, exists = _numbers(activation, pairs[:, 0], pairs[:, 1], match)
+    numbers, exists = _numbers(activation, pairs[:, 0], pairs[:, 1], which)
     shape = (recurrent.size, inputs.size)
     rows = [Numbers(*map(float, row)) for row in numbers]
     cells = list(zip(rows, exists.tolist(), strict=True))
     families = {
         name: np.array(
-            [good and not family.violation(row, match) for row, good in cells], dtype=bool
+            [good and not family.violation(row, which) for row, good in cells], dtype=bool
         ).reshape(shape)
         for name, family in FAMILIES.items()
     }
-    return Feasibility(match, recurrent, inputs, exists.numpy().reshape(shape), families)
+    return Feasibility(which, recurrent, inputs, exists.numpy().reshape(shape), families)
 
 
 def _numbers(
-    phi: Activation, recurrent: Tensor, injected: Tensor, match: str
+    phi: Activation, recurrent: Tensor, injected: Tensor, which: str
 ) -> tuple[Tensor, Tensor]:
     """The numbers of all DEQs, and where they exist."""
     variance, solved = _variances(phi, recurrent, injected)
@@ -107,7 +107,7 @@ def _numbers(
     norms = m.second**2 * gain**2 / (2 * rest)
     square = m.second**2 * slope**2 / (2 * rest)
     exists = solved & (through > 0) & (recurrent * growth < 1)
-    if match == "ntk":
+    if which == "ntk":
         hidden = m.first**2 / rest
         own = own + variance * m.first_square / through
         linear = linear + slope * hidden

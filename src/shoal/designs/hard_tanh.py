@@ -41,15 +41,15 @@ def _layer(h: float) -> Energies:
     return Energies(inside**2, 0.0, growth + h**2 * outside, inside, growth, third)
 
 
-def ratio(h: float, match: str) -> float:
+def ratio(h: float, which: str) -> float:
     """The diagonal over the linear part, for a threshold in standard deviations."""
-    numbers = network_numbers([_layer(h)], match)
+    numbers = network_numbers([_layer(h)], which)
     return numbers.own / numbers.linear
 
 
-def violation(target: Numbers, match: str) -> str:
+def violation(target: Numbers, which: str) -> str:
     """Why no hard tanh has these numbers; empty if one has."""
-    own, linear, norms, square = names(match)
+    own, linear, norms, square = names(which)
     even = max(target.norms, target.square) / target.own
     if even > _ODD:
         return (
@@ -58,7 +58,7 @@ def violation(target: Numbers, match: str) -> str:
         )
     if not target.linear > 0:
         return f"{linear} must be positive, and is {target.linear:.2g}."
-    value, end = target.own / target.linear, _CK_SUPREMUM if match == "ck" else math.inf
+    value, end = target.own / target.linear, _CK_SUPREMUM if which == "ck" else math.inf
     if not value > 1 + _LINEAR:
         return f"{own} / (tau0² {linear}) must be above 1, the value of a linear layer, and is 1."
     if not value < end:
@@ -66,7 +66,7 @@ def violation(target: Numbers, match: str) -> str:
             f"{own} / (tau0² {linear}) must be below pi/2 = 1.5708, the value of the sign "
             f"function, and is {value:.6g}, {value / end - 1:.2%} more."
         )
-    most = ratio(_LEAST, match)
+    most = ratio(_LEAST, which)
     if value > most:
         return (
             f"{own} / (tau0² {linear}) must be at most {most:.6g}, the value of a hard tanh that "
@@ -75,27 +75,27 @@ def violation(target: Numbers, match: str) -> str:
     return ""
 
 
-def solutions(target: Numbers, tau0: float, match: str) -> list[Proposal]:
+def solutions(target: Numbers, input_norm: float, which: str) -> list[Proposal]:
     """The hard tanh that has these numbers; none if :func:`violation` names a reason."""
-    if violation(target, match):
+    if violation(target, which):
         return []
     wanted = target.own / target.linear
 
     def excess(logarithm: float) -> float:
-        return ratio(math.exp(logarithm), match) - wanted
+        return ratio(math.exp(logarithm), which) - wanted
 
     ends = math.log(_LEAST), math.log(_LARGEST)
     h = math.exp(float(scipy.optimize.brentq(excess, *ends, xtol=1e-15, rtol=8.9e-16)))
-    return [_proposal(h, target.linear, tau0, match)]
+    return [_proposal(h, target.linear, input_norm, which)]
 
 
-def nearest(target: Numbers, tau0: float, match: str) -> Proposal:
+def nearest(target: Numbers, input_norm: float, which: str) -> Proposal:
     """The hard tanh that misses least of the kernel."""
 
     def miss(parameters: list[float]) -> tuple[float, ...]:
         linear, h = parameters
-        layer = _scaled(math.exp(h), linear, match)
-        return target.differences(network_numbers([layer], match))
+        layer = _scaled(math.exp(h), linear, which)
+        return target.differences(network_numbers([layer], which))
 
     start = [max(target.linear, 1e-3 * target.own), 0.0]
     bounds = ([0.0, math.log(_STEEPEST)], [math.inf, math.log(_LARGEST)])
@@ -103,16 +103,16 @@ def nearest(target: Numbers, tau0: float, match: str) -> Proposal:
         miss, start, bounds=bounds, x_scale=[start[0], 1.0], xtol=1e-12
     )
     linear, h = map(float, found.x)
-    return _proposal(math.exp(h), max(linear, 1e-9 * target.own), tau0, match)
+    return _proposal(math.exp(h), max(linear, 1e-9 * target.own), input_norm, which)
 
 
-def _scaled(h: float, linear: float, match: str) -> Energies:
+def _scaled(h: float, linear: float, which: str) -> Energies:
     """The energies for a threshold and the linear part of the network."""
     unit = _layer(h)
-    return unit.times(linear / network_numbers([unit], match).linear)
+    return unit.times(linear / network_numbers([unit], which).linear)
 
 
-def _proposal(h: float, linear: float, tau0: float, match: str) -> Proposal:
-    layer = _scaled(h, linear, match)
-    slope = math.sqrt(layer.slopes / math.erf(h / math.sqrt(2))) / tau0
-    return Proposal((Affine(HardTanh(h * tau0), scale=slope),), (layer,))
+def _proposal(h: float, linear: float, input_norm: float, which: str) -> Proposal:
+    layer = _scaled(h, linear, which)
+    slope = math.sqrt(layer.slopes / math.erf(h / math.sqrt(2))) / input_norm
+    return Proposal((Affine(HardTanh(h * input_norm), scale=slope),), (layer,))

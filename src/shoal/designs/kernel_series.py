@@ -62,7 +62,7 @@ def kernel_series(
     Example:
         >>> import shoal
         >>> from shoal.designs import kernel_series
-        >>> kernel_series(shoal.FullyConnected([shoal.ReLU()]), degree=4).ck.round(6)
+        >>> kernel_series(shoal.FullyConnected(["relu"]), degree=4).ck.round(6)
         array([0.159155, 0.25    , 0.079577, 0.      , 0.006631])
     """
     norm = real("norm", norm, above=0.0, below=1e150)

@@ -47,23 +47,23 @@ _EVEN = 1e-13  # a linear part so small, relative to the diagonal, is rounding
 _REAL = 1e-7  # an imaginary part so small is that of a double root
 
 
-def solutions(target: Numbers, tau0: float, match: str) -> list[Proposal]:
+def solutions(target: Numbers, input_norm: float, which: str) -> list[Proposal]:
     """All networks of this kind that have these numbers, the best-conditioned first."""
     if _is_even(target):
         return []
-    found = [p for p in _candidates(target, tau0, match) if _is_met(target, p, match)]
+    found = [p for p in _candidates(target, input_norm, which) if _is_met(target, p, which)]
     if found and len(found[0].layers) == 1:
         return found[:1]
     return found
 
 
-def violation(target: Numbers, match: str) -> str:
+def violation(target: Numbers, which: str) -> str:
     """Why no network of this kind has these numbers; empty if one has."""
-    own, linear, norms, square = names(match)
+    own, linear, norms, square = names(which)
     if _is_even(target):
         return f"{linear} must be positive, and vanishes."
-    candidates = _candidates(target, 1.0, match)
-    if any(_is_met(target, p, match) for p in candidates):
+    candidates = _candidates(target, 1.0, which)
+    if any(_is_met(target, p, which) for p in candidates):
         return ""
     two = [p for p in candidates if len(p.layers) == 2]
     if not two:
@@ -72,7 +72,7 @@ def violation(target: Numbers, match: str) -> str:
             f"{norms} tau0²/{linear} = {target.norms / target.linear / 2:.6g} and "
             f"{square} tau0²/{linear} = {target.square / target.linear:.6g}."
         )
-    values = [p.numbers(match).own for p in two]
+    values = [p.numbers(which).own for p in two]
     value = min(values, key=lambda x: abs(x - target.own))
     return (
         f"Leaky rectifiers that have {linear}, {norms} and {square} have no choice of {own}: it "
@@ -80,15 +80,15 @@ def violation(target: Numbers, match: str) -> str:
     )
 
 
-def nearest(target: Numbers, tau0: float, match: str) -> Proposal:
+def nearest(target: Numbers, input_norm: float, which: str) -> Proposal:
     """The network of slopes a >= b >= 0 that misses least of the kernel."""
 
     def built(parameters: np.ndarray) -> Proposal:
         linear, *shares = map(float, parameters)
-        return _network(linear, tuple(shares), tau0, match)
+        return _network(linear, tuple(shares), input_norm, which)
 
     def miss(parameters: np.ndarray) -> tuple[float, ...]:
-        return target.differences(built(parameters).numbers(match))
+        return target.differences(built(parameters).numbers(which))
 
     linear = max(target.linear, 1e-3 * target.own)
     best = None
@@ -104,9 +104,9 @@ def nearest(target: Numbers, tau0: float, match: str) -> Proposal:
     return built(best.x)
 
 
-def weights(target: Numbers, match: str) -> list[tuple[float, float]]:
+def weights(target: Numbers, which: str) -> list[tuple[float, float]]:
     """Every $(w_1, w_2)$, both not negative, that has $A_1$, $A_2$ and $A_3$."""
-    n, of_first, of_second, of_norms = TWO_LAYERS[match]
+    n, of_first, of_second, of_norms = TWO_LAYERS[which]
     square, norms = n * target.square / target.linear, n * target.norms / target.linear
     polynomial = np.polynomial.Polynomial
     first, growth = polynomial([0.0, 1.0]), polynomial([1.0, _K])
@@ -133,17 +133,17 @@ def _polished(cubic: np.polynomial.Polynomial, root: float) -> float:
         root, last = root - step, abs(step)
 
 
-def _candidates(target: Numbers, tau0: float, match: str) -> list[Proposal]:
+def _candidates(target: Numbers, input_norm: float, which: str) -> list[Proposal]:
     """One layer, then two layers by their condition, ordinary slopes first."""
-    share = target.square / target.linear * (1.0 if match == "ck" else 2 / 3)
-    one = _network(target.linear, (share,), tau0, match)
-    pairs = sorted(weights(target, match), key=lambda pair: _condition(pair, match))
-    return [one, *(_network(target.linear, pair, tau0, match) for pair in pairs)]
+    share = target.square / target.linear * (1.0 if which == "ck" else 2 / 3)
+    one = _network(target.linear, (share,), input_norm, which)
+    pairs = sorted(weights(target, which), key=lambda pair: _condition(pair, which))
+    return [one, *(_network(target.linear, pair, input_norm, which) for pair in pairs)]
 
 
-def _condition(pair: tuple[float, float], match: str) -> tuple[bool, float]:
+def _condition(pair: tuple[float, float], which: str) -> tuple[bool, float]:
     """Whether a slope is negative, and how far errors of A_2 and A_3 move the solution."""
-    _, of_first, of_second, of_norms = TWO_LAYERS[match]
+    _, of_first, of_second, of_norms = TWO_LAYERS[which]
     first, second = pair
     growth = 1 + _K * first
     jacobian = np.array(
@@ -159,18 +159,18 @@ def _is_even(target: Numbers) -> bool:
     return target.linear <= _EVEN * target.own
 
 
-def _is_met(target: Numbers, proposal: Proposal, match: str) -> bool:
-    got = proposal.numbers(match)
+def _is_met(target: Numbers, proposal: Proposal, which: str) -> bool:
+    got = proposal.numbers(which)
     pairs = zip(target.matched, got.matched, strict=True)
     return all(abs(a - b) <= _SAME * target.own for a, b in pairs)
 
 
-def _network(linear: float, shares: tuple[float, ...], tau0: float, match: str) -> Proposal:
+def _network(linear: float, shares: tuple[float, ...], input_norm: float, which: str) -> Proposal:
     r"""The network of these $w$ whose $A_1$ is ``linear``; its first layer keeps the norm."""
-    layers = [_layer(w).times(tau0**2 / (1 + _K * w)) for w in shares]
-    plain = network_numbers(layers, match).linear
+    layers = [_layer(w).times(input_norm**2 / (1 + _K * w)) for w in shares]
+    plain = network_numbers(layers, which).linear
     layers[-1] = layers[-1].times(linear / plain)
-    scales = (tau0, *(math.sqrt(layer.total) for layer in layers[:-1]))
+    scales = (input_norm, *(math.sqrt(layer.total) for layer in layers[:-1]))
     activations = tuple(map(_activation, layers, scales))
     negative = [str(i) for i, w in enumerate(shares, start=1) if w > _ORDINARY * (1 + 1e-12)]
     note = f"The left slope is negative in layer {' and '.join(negative)}." if negative else ""

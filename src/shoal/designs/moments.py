@@ -58,7 +58,7 @@ class MomentMatching:
         if self.family is not None:
             one_of("family", self.family, FAMILIES)
 
-    def design(self, function: KernelFunction, tau0: float, match: str) -> Design:
+    def design(self, function: KernelFunction, input_norm: float, which: str) -> Design:
         """Design by the coefficients of the equivalents."""
         architecture = function.architecture
         if not isinstance(architecture, ImplicitNetwork) and architecture.layers().biased:
@@ -66,26 +66,28 @@ class MomentMatching:
                 f"designs by moments are for networks without biases, got {architecture!r}; "
                 "method='sphere' designs for one norm of the inputs"
             )
-        wanted = coefficients(function, tau0=tau0)
-        target = replace(target_numbers(wanted, match), slant=kernel_slant(wanted, match))
+        wanted = coefficients(function, input_norm=input_norm)
+        target = replace(target_numbers(wanted, which), slant=kernel_slant(wanted, which))
         if target.own == 0:
             raise ValueError(f"the kernel is zero: {architecture} has an activation that vanishes")
         tried = [self.family] if self.family is not None else list(FAMILIES)
         for name in tried:
-            found = FAMILIES[name].solutions(target, wanted.tau0, match)
+            found = FAMILIES[name].solutions(target, wanted.input_norm, which)
             if found:
-                return _feasible(wanted, match, name, found)
-        proposals = {name: FAMILIES[name].nearest(target, wanted.tau0, match) for name in tried}
-        best = min(tried, key=lambda name: target.error(proposals[name].numbers(match)))
-        reasons = [FAMILIES[name].violation(target, match) for name in tried]
-        return _nearest(wanted, match, best, proposals[best], reasons)
+                return _feasible(wanted, which, name, found)
+        proposals = {
+            name: FAMILIES[name].nearest(target, wanted.input_norm, which) for name in tried
+        }
+        best = min(tried, key=lambda name: target.error(proposals[name].numbers(which)))
+        reasons = [FAMILIES[name].violation(target, which) for name in tried]
+        return _nearest(wanted, which, best, proposals[best], reasons)
 
 
-def _feasible(wanted: Coefficients, match: str, family: str, found: list[Proposal]) -> Design:
+def _feasible(wanted: Coefficients, which: str, family: str, found: list[Proposal]) -> Design:
     depth = len(found[0].layers)
-    words = [_intention(wanted, match, family, depth), _depth_reason(wanted, match, depth)]
+    words = [_intention(wanted, which, family, depth), _depth_reason(wanted, which, depth)]
     others = tuple(
-        _verified(wanted, match, family, proposal, feasible=True, words=[*words, proposal.note])
+        _verified(wanted, which, family, proposal, feasible=True, words=[*words, proposal.note])
         for proposal in found[1:]
     )
     if others:
@@ -94,44 +96,44 @@ def _feasible(wanted: Coefficients, match: str, family: str, found: list[Proposa
             "least, and the other is in alternatives."
         )
     words.append(found[0].note)
-    best = _verified(wanted, match, family, found[0], feasible=True, words=words)
+    best = _verified(wanted, which, family, found[0], feasible=True, words=words)
     return replace(best, alternatives=others)
 
 
 def _nearest(
-    wanted: Coefficients, match: str, family: str, proposal: Proposal, reasons: list[str]
+    wanted: Coefficients, which: str, family: str, proposal: Proposal, reasons: list[str]
 ) -> Design:
-    error = target_numbers(wanted, match).error(proposal.numbers(match))
+    error = target_numbers(wanted, which).error(proposal.numbers(which))
     depth = len(proposal.layers)
     words = [
         f"Not feasible. {' '.join(reasons)} Nearest to it:",
-        _intention(wanted, match, family, depth),
+        _intention(wanted, which, family, depth),
         f"It is predicted to miss at most {error:.1e} of the kernel matrix, in spectral norm, for "
-        "as many isotropic inputs as dimensions and norms that are all tau0; norms that vary add "
-        "to it, see gap.",
+        "as many isotropic inputs as dimensions, all of norm input_norm; varying norms add to it, "
+        "see gap.",
         proposal.note,
     ]
-    return _verified(wanted, match, family, proposal, feasible=False, words=words)
+    return _verified(wanted, which, family, proposal, feasible=False, words=words)
 
 
-def _intention(wanted: Coefficients, match: str, family: str, depth: int) -> str:
+def _intention(wanted: Coefficients, which: str, family: str, depth: int) -> str:
     layers = "One hidden layer" if depth == 1 else "Two hidden layers"
     groups = [g for g in wanted.architecture.parameter_groups if g in wanted.trainable]
-    trained = "" if match == "ck" else f" with {', '.join(groups)} trained"
+    trained = "" if which == "ck" else f" with {', '.join(groups)} trained"
     kind = _WORDS[family]
     if family == "sinusoid":
         kind = "a sinusoid" if depth == 1 else "a cubic polynomial and a sinusoid"
     return (
-        f"{layers} of {kind} for the {match.upper()} coefficients of the centered "
-        f"{type(wanted.architecture).__name__}{trained}, at tau0 = {wanted.tau0:g}."
+        f"{layers} of {kind} for the {which.upper()} coefficients of the centered "
+        f"{type(wanted.architecture).__name__}{trained}, at input_norm = {wanted.input_norm:g}."
     )
 
 
-def _depth_reason(wanted: Coefficients, match: str, depth: int) -> str:
+def _depth_reason(wanted: Coefficients, which: str, depth: int) -> str:
     """Ling 2024, Remark 3.9, and the same for the NTK."""
-    _, _, norms, square = names(match)
-    values = _named(wanted, match)
-    factor = 2 if match == "ck" else 6
+    _, _, norms, square = names(which)
+    values = _named(wanted, which)
+    factor = 2 if which == "ck" else 6
     identity = f"{square} = {factor} {norms}"
     if depth == 1:
         vanish = " = 0" if values[square] <= _ZERO * next(iter(values.values())) else ""
@@ -142,7 +144,7 @@ def _depth_reason(wanted: Coefficients, match: str, depth: int) -> str:
 
 def _verified(
     wanted: Coefficients,
-    match: str,
+    which: str,
     family: str,
     proposal: Proposal,
     *,
@@ -151,10 +153,12 @@ def _verified(
 ) -> Design:
     """Compute the coefficients of the network anew, in two ways that know nothing of the design."""
     designed = FullyConnected(proposal.activations)
-    obtained = coefficients(designed, tau0=wanted.tau0)
-    closed = target_numbers(coefficients(designed, tau0=wanted.tau0, method="closed"), match)
-    target, got = (target_numbers(c, match) for c in (wanted, obtained))
-    for numbers in (closed, proposal.numbers(match)):
+    obtained = coefficients(designed, input_norm=wanted.input_norm)
+    closed = target_numbers(
+        coefficients(designed, input_norm=wanted.input_norm, method="closed"), which
+    )
+    target, got = (target_numbers(c, which) for c in (wanted, obtained))
+    for numbers in (closed, proposal.numbers(which)):
         if not got.error(numbers) <= _AGREEMENT:
             raise AccuracyError(
                 f"the coefficients of {designed!r} are {got} by derivatives of its kernel, but "
@@ -166,13 +170,13 @@ def _verified(
     return Design(
         architecture=designed,
         original=wanted.architecture,
-        match=match,
+        which=which,
         method=MomentMatching.name,
-        tau0=wanted.tau0,
+        input_norm=wanted.input_norm,
         trainable=wanted.trainable,
         width=wanted.width,
-        target=_named(wanted, match),
-        obtained=_named(obtained, match),
+        target=_named(wanted, which),
+        obtained=_named(obtained, which),
         residual=residual,
         errors={"predicted": target.error(got)},
         feasible=feasible,
@@ -187,9 +191,9 @@ def _residual(target: Numbers, got: Numbers) -> float:
     return max(abs(a - b) / max(abs(a), least) for a, b in pairs)
 
 
-def _named(c: Coefficients, match: str) -> dict[str, float]:
+def _named(c: Coefficients, which: str) -> dict[str, float]:
     """The coefficients by name; those that vanish but for rounding are zero."""
-    shares = target_numbers(c, match)
-    values = zip(names(match), shares.matched, strict=True)
+    shares = target_numbers(c, which)
+    values = zip(names(which), shares.matched, strict=True)
     kept = {name for name, share in values if share > _ROUNDING * shares.own}
-    return {n: float(getattr(c, n)) if n in kept else 0.0 for n in names(match)}
+    return {n: float(getattr(c, n)) if n in kept else 0.0 for n in names(which)}

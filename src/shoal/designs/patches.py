@@ -45,8 +45,9 @@ class PatchMatching:
 
     Example:
         >>> import shoal
-        >>> net = shoal.ConvDEQ(shoal.ReLU(), 0.9, 0.5, padding="circular")
-        >>> d = shoal.design(net, tau0=1.0, match="ck", method=shoal.PatchMatching(layers=1))
+        >>> from shoal.designs import PatchMatching
+        >>> net = shoal.ConvDEQ("relu", 0.9, 0.5, padding="circular")
+        >>> d = shoal.design(net, input_norm=1.0, which="ck", method=PatchMatching(layers=1))
         >>> d.architecture.depth, 1e-4 < d.residual < 1e-2
         (1, True)
     """
@@ -59,17 +60,17 @@ class PatchMatching:
         if self.layers is not None:
             integer("layers", self.layers, at_least=1)
 
-    def design(self, original: Architecture, tau0: float, match: str | None) -> Design:
+    def design(self, original: Architecture, input_norm: float, which: str | None) -> Design:
         """Design by the dense DEQ's kernel, and measure on images with random cosines."""
-        norm = real("tau0", tau0, above=0.0)
+        norm = real("input_norm", input_norm, above=0.0)
         if not isinstance(original, ConvDEQ) or original.padding != "circular":
             raise TypeError(
                 'architecture must be a ConvDEQ with padding="circular" for method="patches", '
                 f"got {shown(original)}"
             )
-        if match not in (None, "ck"):
+        if which not in (None, "ck"):
             raise ValueError(
-                f'match must be "ck" for method="patches", got {match!r}: the NTK has another '
+                f'which must be "ck" for method="patches", got {which!r}: the NTK has another '
                 "filter in every order, which no one network has"
             )
         function = kernel_function(
@@ -170,9 +171,9 @@ def _verified(original: ConvDEQ, designed: ConvNet, norm: float, theory: _Theory
     return Design(
         architecture=designed,
         original=original,
-        match="ck",
+        which="ck",
         method=PatchMatching.name,
-        tau0=norm,
+        input_norm=norm,
         trainable=frozenset(original.parameter_groups),
         width=None,
         target={name: float(target[place]) for name, place in names.items()},

@@ -15,7 +15,7 @@ from shoal.kernels import KernelFunction, Kernels, kernel
 from shoal.kernels.arguments import as_tensor, checked_samples
 from shoal.networks import Network, empirical_kernel
 
-_REACH = 4.0  # in units of tau0
+_REACH = 4.0  # in units of input_norm
 _WAY = {"moments": "by moments", "sphere": "on the sphere", "patches": "of images"}
 _COLORS = ("#0072B2", "#D55E00", "#009E73")
 _INPUTS = 32  # random ones, at which the kernels of a network are measured
@@ -59,9 +59,9 @@ class Design:
     Attributes:
         architecture: The designed network, for ``build``, ``kernel`` and all else.
         original: The network whose kernel was matched; centered if ``method`` is ``"moments"``.
-        match: Which kernel was matched, ``"ck"`` or ``"ntk"``.
+        which: Which kernel was matched, ``"ck"`` or ``"ntk"``.
         method: ``"moments"``, ``"sphere"`` or ``"patches"``.
-        tau0: The norm of the inputs.
+        input_norm: The norm of the inputs.
         trainable: The groups of the original's parameters that the wanted NTK counts.
         width: As for ``kernel_function``.
         target: The numbers that were to be matched, by name.
@@ -85,9 +85,9 @@ class Design:
 
     architecture: Architecture
     original: Architecture
-    match: str
+    which: str
     method: str
-    tau0: float
+    input_norm: float
     trainable: frozenset[str]
     width: int | None
     target: Mapping[str, float] = field(hash=False)
@@ -103,7 +103,7 @@ class Design:
     def __repr__(self) -> str:
         family = f", family={self.family!r}" if self.family else ""
         return (
-            f"Design({self.architecture!r}, match={self.match!r}, method={self.method!r}{family}, "
+            f"Design({self.architecture!r}, which={self.which!r}, method={self.method!r}{family}, "
             f"residual={self.residual:.1e}, feasible={self.feasible})"
         )
 
@@ -134,8 +134,8 @@ class Design:
         Example:
             >>> import shoal
             >>> x, _ = shoal.GaussianMixture.ling2024(400).sample(200, seed=0)
-            >>> deq = shoal.DEQ(shoal.Tanh(), recurrent_variance=0.2, input_variance=0.8)
-            >>> shoal.design(deq, tau0=1.0, match="ck").gap(x).relative < 0.02
+            >>> deq = shoal.DEQ("tanh", recurrent_variance=0.2, input_variance=0.8)
+            >>> shoal.design(deq, input_norm=1.0, which="ck").gap(x).relative < 0.02
             True
         """
         images = isinstance(self.original, ImageArchitecture)
@@ -155,32 +155,32 @@ class Design:
         """
         figure = empty_figure(5.6, 4.2)
         axes = figure.subplots()
-        x = torch.linspace(-_REACH, _REACH, 801, dtype=torch.float64) * self.tau0
+        x = torch.linspace(-_REACH, _REACH, 801, dtype=torch.float64) * self.input_norm
         for name, sigma in layer_activations(self.original):
             axes.plot(x, sigma(x), "--", color="#444444", label=name)
         designed = layer_activations(self.architecture)
         for (name, sigma), color in zip(designed, _COLORS, strict=False):
             axes.plot(x, sigma(x), color=color, label=f"designed, {name}")
-        axes.set(xlabel="x", title=f"{self.match.upper()} design {_WAY[self.method]}")
+        axes.set(xlabel="x", title=f"{self.which.upper()} design {_WAY[self.method]}")
         axes.grid(color="#e4e4e4", linewidth=0.6)
         axes.legend(frameon=False)
         return figure
 
     def _matched(self, kernels: Kernels) -> Tensor:
-        return kernels.ck if self.match == "ck" else kernels.ntk
+        return kernels.ck if self.which == "ck" else kernels.ntk
 
 
-def network_gap(network: Network[Any], tau0: float, function: KernelFunction) -> NetworkGap:
+def network_gap(network: Network[Any], input_norm: float, function: KernelFunction) -> NetworkGap:
     """Compare the kernels of a network as it is with the limits of its architecture.
 
     Args:
         network: A network made by ``build``, trained or not.
-        tau0: The norm of the inputs, whose directions are random.
+        input_norm: The norm of the inputs, whose directions are random.
         function: The kernels of its architecture at infinite width.
     """
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(_INPUTS, network.spec.in_features, generator=generator, dtype=torch.float64)
-    x = tau0 * torch.nn.functional.normalize(x)
+    x = input_norm * torch.nn.functional.normalize(x)
     own = next(network.parameters())
     found = empirical_kernel(network, x.to(own), trainable=function.trainable, process_group=None)
     limit = kernel(function, x)

@@ -62,18 +62,18 @@ class _Plan:
     rest: float
 
 
-def solutions(target: Numbers, tau0: float, match: str) -> list[Proposal]:
+def solutions(target: Numbers, input_norm: float, which: str) -> list[Proposal]:
     """The network that has these numbers; none if :func:`violation` names a reason."""
-    plan = _best(target, tau0, match)
-    return [_finished(plan, target, tau0, match)] if plan.rest >= 0 else []
+    plan = _best(target, input_norm, which)
+    return [_finished(plan, target, input_norm, which)] if plan.rest >= 0 else []
 
 
-def violation(target: Numbers, match: str) -> str:
+def violation(target: Numbers, which: str) -> str:
     """Why no network of this kind has these numbers; empty if one has."""
-    plan = _best(target, 1.0, match)
+    plan = _best(target, 1.0, which)
     if plan.rest >= 0:
         return ""
-    own, linear, norms, square = names(match)
+    own, linear, norms, square = names(which)
     if plan.rest == -math.inf:
         return f"No cubic first layer gives {norms} and {square} in these proportions."
     least = target.own - plan.rest
@@ -84,32 +84,34 @@ def violation(target: Numbers, match: str) -> str:
     )
 
 
-def nearest(target: Numbers, tau0: float, match: str) -> Proposal:
+def nearest(target: Numbers, input_norm: float, which: str) -> Proposal:
     """One layer that gives up A_2, or two that give up the diagonal: which misses less."""
-    plans = [_one(target, match), _best(target, tau0, match)]
-    proposals = [_finished(plan, target, tau0, match) for plan in plans if plan.rest > -math.inf]
+    plans = [_one(target, which), _best(target, input_norm, which)]
+    proposals = [
+        _finished(plan, target, input_norm, which) for plan in plans if plan.rest > -math.inf
+    ]
 
     def miss(proposal: Proposal) -> float:
-        numbers = proposal.numbers(match)
+        numbers = proposal.numbers(which)
         slant = abs(numbers.slant - target.slant) / target.own
         return target.error(numbers) + _TYPICAL * slant
 
     return min(proposals, key=miss)
 
 
-def _best(target: Numbers, tau0: float, match: str) -> _Plan:
+def _best(target: Numbers, input_norm: float, which: str) -> _Plan:
     """One layer if its identity holds, else two."""
-    one = _one(target, match)
-    excess = target.norms - target.square / (1.0 if match == "ck" else 3.0)
+    one = _one(target, which)
+    excess = target.norms - target.square / (1.0 if which == "ck" else 3.0)
     if abs(excess) <= _SAME * target.own:
         return one
     if target.linear <= _SAME * target.own:
-        return _two_even(target, tau0, match)
-    n, of_first, _, of_norms = TWO_LAYERS[match]
+        return _two_even(target, input_norm, which)
+    n, of_first, _, of_norms = TWO_LAYERS[which]
     end = n * min(target.square / of_first, target.norms / of_norms) / target.linear
 
     def rest(share: float) -> float:
-        return _two(target, share * end, tau0, match).rest
+        return _two(target, share * end, input_norm, which).rest
 
     rests = [rest(float(share)) for share in _GRID[:-1]]
     best = int(np.argmax(rests))
@@ -118,18 +120,18 @@ def _best(target: Numbers, tau0: float, match: str) -> _Plan:
         lambda s: -rest(float(s)), bounds=(low, high), method="bounded"
     )
     share = float(found.x) if rest(float(found.x)) > rests[best] else float(_GRID[best])
-    return _two(target, share * end, tau0, match)
+    return _two(target, share * end, input_norm, which)
 
 
-def _one(target: Numbers, match: str) -> _Plan:
-    trained = 0.0 if match == "ck" else 1.0
+def _one(target: Numbers, which: str) -> _Plan:
+    trained = 0.0 if which == "ck" else 1.0
     linear, square = target.linear / (1 + trained), target.square / (1 + 2 * trained)
     return _Plan((), linear, square, trained, _rest(target, linear, square, trained))
 
 
-def _two(target: Numbers, w: float, tau0: float, match: str) -> _Plan:
+def _two(target: Numbers, w: float, input_norm: float, which: str) -> _Plan:
     """Two layers, the first one with this much of second order relative to its linear part."""
-    n, of_first, of_second, of_norms = TWO_LAYERS[match]
+    n, of_first, of_second, of_norms = TWO_LAYERS[which]
     square = n * target.square / target.linear - of_first * w
     norms = n * target.norms / target.linear - of_norms * w
     infeasible = _Plan((), 0.0, 0.0, 0.0, -math.inf)
@@ -140,22 +142,22 @@ def _two(target: Numbers, w: float, tau0: float, match: str) -> _Plan:
     if discriminant < 0:
         return infeasible
     x = 2 * (growth - 1 - 2 * w) / (math.sqrt(6) + math.sqrt(discriminant))
-    layer, activation = _cubic((0.0, 1.0, math.sqrt(w), x), tau0)
+    layer, activation = _cubic((0.0, 1.0, math.sqrt(w), x), input_norm)
     f = layer.linear / layer.total
     linear = target.linear / (n * f)
-    trained = 0.0 if match == "ck" else 1 + layer.slopes / layer.total
+    trained = 0.0 if which == "ck" else 1 + layer.slopes / layer.total
     bent = linear * square / (of_second * f)
     rest = _rest(target, linear, bent, trained)
     return _Plan(((layer, activation),), linear, bent, trained, rest)
 
 
-def _two_even(target: Numbers, tau0: float, match: str) -> _Plan:
+def _two_even(target: Numbers, input_norm: float, which: str) -> _Plan:
     """Two layers for an even kernel: the first one is of second order alone."""
-    _, of_first, _, of_norms = TWO_LAYERS[match]
-    layer, activation = _cubic((0.0, 0.0, 1.0), tau0)
+    _, of_first, _, of_norms = TWO_LAYERS[which]
+    layer, activation = _cubic((0.0, 0.0, 1.0), input_norm)
     linear = target.square / of_first
     square = (target.norms - of_norms * linear) / (layer.growth / layer.total) ** 2
-    trained = 0.0 if match == "ck" else 1 + layer.slopes / layer.total
+    trained = 0.0 if which == "ck" else 1 + layer.slopes / layer.total
     rest = _rest(target, linear, square, trained) if square >= 0 else -math.inf
     return _Plan(((layer, activation),), linear, max(square, 0.0), trained, rest)
 
@@ -165,11 +167,11 @@ def _rest(target: Numbers, linear: float, square: float, trained: float) -> floa
     return max(rest, 0.0) if rest > -_SAME * target.own else rest
 
 
-def _cubic(shape: tuple[float, ...], tau0: float) -> tuple[Energies, Hermite]:
+def _cubic(shape: tuple[float, ...], input_norm: float) -> tuple[Energies, Hermite]:
     """A polynomial up to the third degree, scaled to keep the norm."""
-    size = tau0 / math.sqrt(math.fsum(s**2 for s in shape))
+    size = input_norm / math.sqrt(math.fsum(s**2 for s in shape))
     coefficients = tuple(size * s for s in shape)
-    return _polynomial_energies(coefficients), Hermite(coefficients, scale=tau0)
+    return _polynomial_energies(coefficients), Hermite(coefficients, scale=input_norm)
 
 
 def _polynomial_energies(coefficients: tuple[float, ...]) -> Energies:
@@ -180,13 +182,13 @@ def _polynomial_energies(coefficients: tuple[float, ...]) -> Energies:
     return Energies(squares[0], squares[1], math.fsum(squares), slopes, growth, first * third)
 
 
-def _finished(plan: _Plan, target: Numbers, tau0: float, match: str) -> Proposal:
+def _finished(plan: _Plan, target: Numbers, input_norm: float, which: str) -> Proposal:
     """Append the last layer, with the target's slant if it can have it."""
-    tau = math.sqrt(plan.before[-1][0].total) if plan.before else tau0
+    tau = math.sqrt(plan.before[-1][0].total) if plan.before else input_norm
     first = [layer for layer, _ in plan.before]
     plain = Energies(plan.linear, plan.square, 1.0, 1.0, 1.0)
     without, one = (
-        network_numbers([*first, replace(plain, third=third)], match).slant for third in (0.0, 1.0)
+        network_numbers([*first, replace(plain, third=third)], which).slant for third in (0.0, 1.0)
     )
     product = (target.slant - without) / (one - without) if one != without else 0.0
     third = product / math.sqrt(plan.linear) if plan.linear > 0 else 0.0

@@ -46,9 +46,9 @@ class SphereMatching:
 
     Example:
         >>> import shoal
-        >>> deq = shoal.DEQ(shoal.ReLU(), recurrent_variance=0.2, input_variance=0.8)
-        >>> gated = shoal.SphereMatching(norm_gated=True)
-        >>> d = shoal.design(deq, tau0=1.0, match="ck", method=gated)
+        >>> deq = shoal.DEQ("relu", recurrent_variance=0.2, input_variance=0.8)
+        >>> gated = shoal.designs.SphereMatching(norm_gated=True)
+        >>> d = shoal.design(deq, input_norm=1.0, which="ck", method=gated)
         >>> [f"{shoal.kernel_function(a)(4.0, 9.0, 3.0).ck:.6f}" for a in (deq, d.architecture)]
         ['1.644827', '1.644827']
     """
@@ -65,16 +65,16 @@ class SphereMatching:
             integer("degree", self.degree, at_least=2)
         real("tolerance", self.tolerance, above=0.0)
 
-    def design(self, function: KernelFunction, tau0: float, match: str) -> Design:
+    def design(self, function: KernelFunction, input_norm: float, which: str) -> Design:
         """Design by the power series of the kernel."""
-        norm = real("tau0", tau0, above=0.0)
+        norm = real("input_norm", input_norm, above=0.0)
         if self.norm_gated and not function.architecture.positively_homogeneous:
             raise ValueError(
                 "norm_gated must be False unless the kernel is positively homogeneous, as for ReLU "
                 f"and LeakyReLU, got {function.architecture!r}"
             )
-        task = _Task(function, 1.0 if self.norm_gated else norm, match, self)
-        wanted = _values(function, task.norm, match, (-1.0, 0.0, 1.0))
+        task = _Task(function, 1.0 if self.norm_gated else norm, which, self)
+        wanted = _values(function, task.norm, which, (-1.0, 0.0, 1.0))
         activation, degree, carried = _activation(task, wanted)
         designed = FullyConnected((activation,), norm_gated=self.norm_gated)
         return _verified(task, designed, _made_of(degree, carried))
@@ -87,13 +87,13 @@ class _Task:
     Attributes:
         function: The kernels.
         norm: The norm of the inputs.
-        match: ``"ck"`` or ``"ntk"``.
+        which: ``"ck"`` or ``"ntk"``.
         method: How.
     """
 
     function: KernelFunction
     norm: float
-    match: str
+    which: str
     method: SphereMatching
 
 
@@ -102,13 +102,13 @@ def _activation(task: _Task, wanted: np.ndarray) -> tuple[PiecewisePolynomial, i
     opposite, _, own = wanted
     for degree in _DEGREES if task.method.degree is None else (task.method.degree,):
         series = series_of(task.function, task.norm, degree)
-        coefficients = series.ck if task.match == "ck" else series.ntk
+        coefficients = series.ck if task.which == "ck" else series.ntk
         halves = (own + opposite) / 2, (own - opposite) / 2
         tails = [max(0.0, half - coefficients[p::2].sum()) for p, half in enumerate(halves)]
         if sum(tails) <= _TAIL * own:
             break
     rule = quadrature(degree)
-    counts = 1.0 + np.arange(degree + 1) if task.match == "ntk" else np.ones(degree + 1)
+    counts = 1.0 + np.arange(degree + 1) if task.which == "ntk" else np.ones(degree + 1)
     amounts = tuple(
         _amount(rule, counts, parity, tail) if tail > _TAIL * own else 0.0
         for parity, tail in enumerate(tails)
@@ -147,13 +147,13 @@ def _corrected(target: np.ndarray, profile: Profile, rule: Quadrature) -> Profil
 
 
 def _values(
-    function: KernelFunction, norm: float, match: str, cosines: Iterable[float]
+    function: KernelFunction, norm: float, which: str, cosines: Iterable[float]
 ) -> np.ndarray:
     """The matched kernel at some cosines."""
     square = norm**2
     products = square * torch.tensor(tuple(cosines), dtype=torch.float64)
     kernels = function(square, square, products)
-    values: np.ndarray = (kernels.ck if match == "ck" else kernels.ntk).numpy()
+    values: np.ndarray = (kernels.ck if which == "ck" else kernels.ntk).numpy()
     return values
 
 
@@ -161,15 +161,15 @@ def _verified(task: _Task, designed: FullyConnected, made_of: str) -> Design:
     """Compare the kernels of both networks, which know nothing of how the one was designed."""
     cosines = (*_COSINES, *_OUTER)
     functions = task.function, kernel_function(designed)
-    target, obtained = (_values(f, task.norm, task.match, cosines) for f in functions)
+    target, obtained = (_values(f, task.norm, task.which, cosines) for f in functions)
     tolerance = task.method.tolerance
     error = np.abs(target - obtained) / target[-1]
     inner = float(error[: len(_COSINES)].max())
     if not inner <= tolerance:
         raise AccuracyError(
-            f"the {task.match.upper()} of the designed network is off by {inner:.2g} of its "
+            f"the {task.which.upper()} of the designed network is off by {inner:.2g} of its "
             f"diagonal, above the tolerance {tolerance:.2g}: give a larger tolerance, or inputs of "
-            f"a smaller norm than tau0 = {task.norm:.4g}"
+            f"a smaller norm than input_norm = {task.norm:.4g}"
         )
     names = {0.0: "at a right angle", 1.0: "of an input with itself", -1.0: "of opposite inputs"}
     picked = {name: cosines.index(place) for place, name in names.items()}
@@ -177,9 +177,9 @@ def _verified(task: _Task, designed: FullyConnected, made_of: str) -> Design:
     return Design(
         architecture=designed,
         original=task.function.architecture,
-        match=task.match,
+        which=task.which,
         method=task.method.name,
-        tau0=task.norm,
+        input_norm=task.norm,
         trainable=task.function.trainable,
         width=task.function.width,
         target={name: float(target[i]) for name, i in picked.items()},
@@ -208,9 +208,9 @@ def _explanation(task: _Task, made_of: str, error: np.ndarray) -> str:
     inner, whole = float(error[: len(_COSINES)].max()), float(error.max())
     where = "every norm" if task.method.norm_gated else f"norm {task.norm:g}"
     architecture, groups = task.function.architecture, sorted(task.function.trainable)
-    trained = "" if task.match == "ck" else f", trained in {', '.join(groups)}"
+    trained = "" if task.which == "ck" else f", trained in {', '.join(groups)}"
     parts = [
-        f"One hidden layer with the {task.match.upper()} of {architecture!r}{trained}, "
+        f"One hidden layer with the {task.which.upper()} of {architecture!r}{trained}, "
         f"for all pairs of inputs of {where}.",
         made_of,
         "At infinite width and random weights, the kernels of both networks differ, relative to "

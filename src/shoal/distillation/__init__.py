@@ -3,6 +3,6 @@
 from shoal.distillation.cut_loop import CutLoop
 from shoal.distillation.distill import distill
 from shoal.distillation.measures import Measured, Scores
-from shoal.distillation.result import Twin
+from shoal.distillation.result import Distillation
 
-__all__ = ["CutLoop", "Measured", "Scores", "Twin", "distill"]
+__all__ = ["CutLoop", "Distillation", "Measured", "Scores", "distill"]

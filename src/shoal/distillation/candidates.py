@@ -90,7 +90,7 @@ def _architectures(setting: Setting) -> dict[str, Architecture | str]:
         designed = "the architecture is not known: give architecture="
         if own is not None:
             norm = float(setting.samples.x.flatten(1).double().square().sum(1).mean().sqrt())
-            designed = design(own, tau0=norm, match="ntk").architecture
+            designed = design(own, input_norm=norm, which="ntk").architecture
     return {"plain layer": plain[0], "two plain layers": plain[1], "design": designed}
 
 

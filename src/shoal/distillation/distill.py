@@ -14,7 +14,7 @@ from shoal.core.settings import in_standard_settings
 from shoal.diagnosis.model_loop import loop_of
 from shoal.distillation.candidates import Setting, candidates
 from shoal.distillation.measures import Measured, latencies, peaks, scores
-from shoal.distillation.result import Twin
+from shoal.distillation.result import Distillation
 from shoal.distillation.samples import Samples, Split, outputs_of, samples_of, split
 from shoal.networks import Network
 
@@ -37,7 +37,7 @@ def distill(
     batch_size: int = 128,
     learning_rate: float = 0.02,
     seed: int = 0,
-) -> Twin:
+) -> Distillation:
     """Look for a shallow network that can replace a trained deep equilibrium model.
 
     Each candidate is made from the same samples and measured beside the model, on held-out samples
@@ -72,7 +72,7 @@ def distill(
 
     Example:
         >>> import torch, shoal
-        >>> deq = shoal.DEQ(shoal.Tanh(), recurrent_variance=0.1, input_variance=0.9)
+        >>> deq = shoal.DEQ("tanh", recurrent_variance=0.1, input_variance=0.9)
         >>> net = shoal.build(deq, in_features=3, width=32, out_features=2)
         >>> x = torch.nn.functional.normalize(torch.randn(200, 3))
         >>> twin = shoal.distill(net, x, epochs=2, depths=(1, 4))
@@ -111,7 +111,7 @@ def _activation(architecture: Architecture | None) -> Activation:
     return ReLU()
 
 
-def _measured(setting: Setting, held: Samples, tolerance: float) -> Twin:
+def _measured(setting: Setting, held: Samples, tolerance: float) -> Distillation:
     """Make all candidates, and measure them beside the original."""
     modules, seconds, skipped = {"original": setting.model}, {"original": 0.0}, {}
     for name, make in candidates(setting):
@@ -136,7 +136,7 @@ def _measured(setting: Setting, held: Samples, tolerance: float) -> Twin:
     ]
     device = str(held.x.device)
     counts = (len(held.x), len(setting.samples.x))
-    return Twin(original, tuple(found), skipped, *counts, tolerance, device, held.unsolved)
+    return Distillation(original, tuple(found), skipped, *counts, tolerance, device, held.unsolved)
 
 
 def _bytes(module: Module) -> int:

@@ -6,12 +6,12 @@ from shoal.core.figures import Figure, empty_figure
 from shoal.core.words import memory_words
 from shoal.diagnosis.words import Part, Row
 from shoal.distillation.measures import Measured
-from shoal.distillation.result import Twin
+from shoal.distillation.result import Distillation
 
 _COLORS = ("#0072B2", "#D55E00", "#6b6b6b")
 
 
-def distillation_part(twin: Twin) -> Part:
+def distillation_part(twin: Distillation) -> Part:
     """The verdict, every candidate beside the original, and the frontier."""
     rows = [Row("verdict", "keep it" if twin.keep else "replace it", twin.verdict)]
     rows += [_row(one) for one in (twin.original, *twin.candidates)]
@@ -34,7 +34,7 @@ def _row(one: Measured) -> Row:
     return Row(one.name, f"{score}{1e3 * one.seconds:.3g} ms", ", ".join(words))
 
 
-def plot_frontier(twin: Twin) -> Figure:
+def plot_frontier(twin: Distillation) -> Figure:
     """Score against time: what is up and to the left is better."""
     figure = empty_figure(8.6, 4.4)
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
@@ -69,7 +69,7 @@ def plot_frontier(twin: Twin) -> Figure:
     return figure
 
 
-def _quantity(twin: Twin) -> str:
+def _quantity(twin: Distillation) -> str:
     """What is drawn upwards, in words."""
     scores = twin.original.scores
     if scores.accuracy is not None:

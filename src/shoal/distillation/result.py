@@ -18,7 +18,7 @@ from shoal.networks import Network, export
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Twin:
+class Distillation:
     """Replacements of a trained model, measured beside it on the same machine.
 
     Attributes:
@@ -106,7 +106,7 @@ class Twin:
         return f"outputs off by {scores.output_error:.2%}"
 
     def __repr__(self) -> str:
-        return f"Twin({self.verdict})"
+        return f"Distillation({self.verdict})"
 
     def __str__(self) -> str:
         """The answer, and a table."""

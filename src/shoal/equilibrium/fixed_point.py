@@ -77,8 +77,8 @@ def fixed_point(
 
     Returns:
         The fixed points, like ``z0``. With ``on_failure="status"`` a ``Solution``, as of
-        :func:`shoal.solve`, whose ``value`` they are, differentiable, and whose ``adjoint`` says
-        how the last backward pass ended.
+        :func:`shoal.equilibrium.solve`, whose ``value`` they are, and whose ``adjoint``
+        says how the last backward pass ended.
 
     Raises:
         ConvergenceError: If a sample does not converge and ``on_failure`` is ``"raise"``.

@@ -19,7 +19,7 @@ class PreparedCell(nn.Module, ABC):
 
     Example:
         >>> import torch, shoal
-        >>> class Cell(shoal.PreparedCell):
+        >>> class Cell(shoal.equilibrium.PreparedCell):
         ...     def __init__(self):
         ...         super().__init__()
         ...         self.factor = torch.nn.Parameter(torch.randn(8, 8) / 8)

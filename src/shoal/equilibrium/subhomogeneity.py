@@ -41,9 +41,10 @@ def subhomogeneity(layer: HasEquilibrium, z: State, *inputs: Any, **named: Any) 
 
     Example:
         >>> import torch, shoal
+        >>> from shoal.equilibrium import subhomogeneity
         >>> weights = 9 * torch.rand(5, 5, generator=torch.Generator().manual_seed(0))
         >>> layer = shoal.Equilibrium(lambda z, x: torch.sigmoid(z @ weights + x))
-        >>> bool((shoal.subhomogeneity(layer, torch.rand(20, 5), torch.rand(20, 5)) < 0.279).all())
+        >>> bool((subhomogeneity(layer, torch.rand(20, 5), torch.rand(20, 5)) < 0.279).all())
         True
     """
     check_layer(layer)

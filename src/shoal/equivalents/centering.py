@@ -47,7 +47,7 @@ _SPAN, _PER_OCTAVE = 40, 16  # octaves, and points in them, where a root is look
 
 
 @in_standard_settings
-def centered(architecture: A, tau0: float) -> A:
+def centered(architecture: A, input_norm: float) -> A:
     r"""The same architecture with every activation shifted to mean zero at its own scale.
 
     $\varphi$ becomes ``Affine(φ, shift=t)`` with $\mathbb{E}[\varphi(\tilde\tau\xi)] + t = 0$, to
@@ -59,11 +59,11 @@ def centered(architecture: A, tau0: float) -> A:
 
     Args:
         architecture: A ``DEQ``, ``FullyConnected``, ``ResNet``, or your own.
-        tau0: The norm $\tau_0$ of the inputs, from 1e-6 to 1e8.
+        input_norm: The norm $\tau_0$ of the inputs, from 1e-6 to 1e8.
 
     Raises:
         TypeError: If no centering is known for the architecture.
-        ValueError: If ``tau0`` is out of its range, an activation is constant, or the input
+        ValueError: If ``input_norm`` is out of its range, an activation is constant, or the input
             variance of a DEQ is zero.
         AccuracyError: If the mean cannot be made zero to round-off.
         ConvergenceError: If the equation of the DEQ has no solution, or not the one at which the
@@ -72,12 +72,12 @@ def centered(architecture: A, tau0: float) -> A:
 
     Example:
         >>> import shoal
-        >>> shoal.centered(shoal.FullyConnected([shoal.ReLU()]), tau0=1.0).activations[0]
+        >>> shoal.centered(shoal.FullyConnected(["relu"]), input_norm=1.0).activations[0]
         Affine(activation=ReLU(), scale=1.0, shift=-0.3989422804014325)
     """
     if not isinstance(architecture, Architecture):
         raise TypeError(f"architecture must be an Architecture, got {architecture!r}")
-    tau0 = norm_of_inputs(tau0)
+    input_norm = norm_of_inputs(input_norm)
     if isinstance(architecture, ImplicitNetwork):
         raise TypeError(
             f"{architecture!r} cannot be centered, since its activation is always the ReLU; take "
@@ -89,13 +89,18 @@ def centered(architecture: A, tau0: float) -> A:
         )
     layers = architecture.layers()
     if layers.injection is None:
-        return _centered_cells(architecture, 1.0 if layers.gated else tau0**2)
-    return _centered_loop(architecture, tau0)
+        return _centered_cells(architecture, 1.0 if layers.gated else input_norm**2)
+    return _centered_loop(architecture, input_norm)
 
 
-def norm_of_inputs(tau0: object) -> float:
+def norm_of_inputs(input_norm: object) -> float:
     r"""Return $\tau_0$ as a float in the range in which the coefficients are accurate."""
-    return real("tau0", real("tau0", tau0, above=0.0), at_least=SMALLEST_NORM, at_most=LARGEST_NORM)
+    return real(
+        "input_norm",
+        real("input_norm", input_norm, above=0.0),
+        at_least=SMALLEST_NORM,
+        at_most=LARGEST_NORM,
+    )
 
 
 def added_shift(before: Activation, after: Activation) -> float:
@@ -124,10 +129,10 @@ def _centered_cells(architecture: A, variance: float, *, argument: bool = False)
     return architecture
 
 
-def _centered_loop(architecture: A, tau0: float) -> A:
+def _centered_loop(architecture: A, input_norm: float) -> A:
     """Center all cells of a loop at the equilibrium that they have when they are centered."""
     layers = architecture.layers()
-    injected = _injected(layers, tau0)
+    injected = _injected(layers, input_norm)
     with suppress(ConvergenceError):  # before centering there may be no fixed point
         if _is_centered_loop(layers, loop_variance(Loop(layers.cells), injected)):
             return architecture
@@ -150,10 +155,10 @@ def _centered_loop(architecture: A, tau0: float) -> A:
     raise AccuracyError(f"{architecture!r} could not be centered to round-off")
 
 
-def _injected(layers: Layers, tau0: float) -> float:
+def _injected(layers: Layers, input_norm: float) -> float:
     """The variance that the input, and biases, add to what the first cell sees."""
     assert layers.injection is not None
-    given = real("input_variance", float(layers.injection.variance), above=0.0) * tau0**2
+    given = real("input_variance", float(layers.injection.variance), above=0.0) * input_norm**2
     return given + float(layers.cells[0].bias_variance)
 
 

@@ -77,7 +77,7 @@ class Coefficients:
 
     Attributes:
         function: The kernels; its architecture is centered if ``center``.
-        tau0: The norm $\tau_0$ of the inputs.
+        input_norm: The norm $\tau_0$ of the inputs.
         center: Whether the kernels of orthogonal inputs of norm $\tau_0$ vanish: the architecture
             was centered, and has no biases.
         tau: $\tau_*$, the standard deviation of the last activation's arguments (their root mean
@@ -90,7 +90,7 @@ class Coefficients:
     """
 
     function: KernelFunction
-    tau0: float
+    input_norm: float
     center: bool
     tau: float
     shift: float
@@ -146,7 +146,7 @@ class Coefficients:
             for text, name in names.items()
         ]
         head = (
-            f"{type(self.architecture).__name__}, {kind}, tau0 = {self.tau0:g}, "
+            f"{type(self.architecture).__name__}, {kind}, input_norm = {self.input_norm:g}, "
             f"trained: {', '.join(groups)}",
             f"tau = {self.tau:.6g}, shift = {self.shift:.6g}, alpha4 = {self.alpha4:.6g}",
         )
@@ -157,7 +157,7 @@ class Coefficients:
 def coefficients(
     architecture: Architecture | KernelFunction,
     *,
-    tau0: float,
+    input_norm: float,
     trainable: Iterable[str] | None = None,
     width: int | None = None,
     center: bool = True,
@@ -168,7 +168,7 @@ def coefficients(
     Args:
         architecture: An architecture with a kernel; it is centered first (see
             :func:`~shoal.equivalents.centered`).
-        tau0: The norm $\tau_0$ of the inputs, from 1e-6 to 1e8;
+        input_norm: The norm $\tau_0$ of the inputs, from 1e-6 to 1e8;
             $\operatorname{tr} C^\circ/p = \tau_0^2$.
         trainable: Names out of ``architecture.parameter_groups``, for the NTK; all by default.
         width: As for :func:`~shoal.kernels.kernel_function`.
@@ -183,34 +183,34 @@ def coefficients(
 
     Example:
         >>> import shoal
-        >>> deq = shoal.DEQ(shoal.ReLU(), recurrent_variance=0.2, input_variance=0.8)
-        >>> c = shoal.coefficients(deq, tau0=1.0, trainable={"readout", "recurrent"})
+        >>> deq = shoal.DEQ("relu", recurrent_variance=0.2, input_variance=0.8)
+        >>> c = shoal.coefficients(deq, input_norm=1.0, trainable={"readout", "recurrent"})
         >>> f"{c.alpha1:.6f} {c.alpha2:.6f} {c.alpha3:.6f} {c.beta3:.6f}"
         '0.210526 0.035957 0.069190 0.080115'
     """
-    tau0 = norm_of_inputs(tau0)
+    input_norm = norm_of_inputs(input_norm)
     one_of("method", method, ("derivatives", "closed"))
     flag("center", center)
     function = kernel_function(architecture, trainable=trainable, width=width)
     architecture = function.architecture
     if architecture.blind:
         raise ValueError("input_variance must be > 0, got 0")
-    chosen = centered(architecture, tau0) if center else architecture
+    chosen = centered(architecture, input_norm) if center else architecture
     function = replace(function, architecture=chosen, variances=())
     vanishing = center and not chosen.layers().biased
     if method == "closed":
-        found = kernels_in(chosen, Jets(tau0, vanishing), function)
+        found = kernels_in(chosen, Jets(input_norm, vanishing), function)
         ck, ntk = found.ck, found.ntk
     else:
-        ck, ntk = _differentiated(function, tau0, vanishing)
-    own, tau, growth = _own(function, tau0)
+        ck, ntk = _differentiated(function, input_norm, vanishing)
+    own, tau, growth = _own(function, input_norm)
     shift = 0.0
     if center:
         before, after = (network.layers().cells[-1] for network in (architecture, chosen))
         shift = added_shift(before.activation, after.activation)
     return Coefficients(
         function,
-        tau0,
+        input_norm,
         vanishing,
         tau,
         shift,
@@ -220,10 +220,10 @@ def coefficients(
     )
 
 
-def _own(function: KernelFunction, tau0: float) -> tuple[Kernels, float, float]:
+def _own(function: KernelFunction, input_norm: float) -> tuple[Kernels, float, float]:
     r"""Both kernels of an input with itself, $\tau_*$ and $\alpha_4$."""
     with torch.enable_grad():
-        squared = torch.tensor(tau0**2, dtype=torch.float64, requires_grad=True)
+        squared = torch.tensor(input_norm**2, dtype=torch.float64, requires_grad=True)
         network = kernels_in(function.architecture, Own(squared, differentiable=True), function)
         argument = network.features.argument
         implicit = isinstance(function.architecture, ImplicitArchitecture)
@@ -232,9 +232,11 @@ def _own(function: KernelFunction, tau0: float) -> tuple[Kernels, float, float]:
     return own, float(argument.detach()) ** 0.5, float(growth.detach())
 
 
-def _differentiated(function: KernelFunction, tau0: float, vanishing: bool) -> tuple[Jet, ...]:
+def _differentiated(
+    function: KernelFunction, input_norm: float, vanishing: bool
+) -> tuple[Jet, ...]:
     """Both kernels and their derivatives by autograd."""
-    squared = torch.tensor(tau0**2, dtype=torch.float64)
+    squared = torch.tensor(input_norm**2, dtype=torch.float64)
     with torch.enable_grad():
         a, b = (squared.clone().requires_grad_() for _ in range(2))
         c = torch.zeros_like(squared).requires_grad_()
@@ -247,5 +249,5 @@ def _jet(kappa: Tensor, a: Tensor, b: Tensor, c: Tensor, vanishing: bool) -> Jet
     (bend_cc,) = gradients(slope_c, c)
     taken = (kappa, slope_a, slope_c, bend_aa, bend_ab, bend_cc)
     jet = Jet(*(float(t.detach()) for t in taken))
-    # centered, the kernel vanishes wherever one norm is tau0 and the inner product zero
+    # centered, the kernel vanishes wherever one norm is input_norm and the inner product zero
     return replace(jet, value=0.0, a=0.0, aa=0.0) if vanishing else jet

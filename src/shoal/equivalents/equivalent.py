@@ -141,7 +141,7 @@ def equivalent(
     width: int | None = None,
     center: bool = True,
     mixture: GaussianMixture | None = None,
-    tau0: float | None = None,
+    input_norm: float | None = None,
     form: Form = "norms",
 ) -> Equivalent:
     r"""The high-dimensional equivalents of an architecture's kernel matrices.
@@ -165,7 +165,7 @@ def equivalent(
         mixture: Where the samples come from. By default $\tau_0^2$ is the mean of $\|x_i\|^2$ and
             $T_{ab}/p$ the mean of $(x_i^\top x_j)^2$, as measured; with a mixture, both are what
             it expects.
-        tau0: Another $\tau_0$.
+        input_norm: Another $\tau_0$.
         form: ``"norms"`` as above, or ``"paper"``, the form of Ling 2024, in which $\tau_0$, $T$,
             traces and means come from the mixture, or are estimated by
             :func:`shoal.mixtures.estimate`, and norms are taken around the means of the classes. It
@@ -178,7 +178,7 @@ def equivalent(
     Example:
         >>> import shoal
         >>> x, labels = shoal.GaussianMixture.ling2024(400).sample(500, seed=0)
-        >>> eq = shoal.equivalent(shoal.DEQ(shoal.ReLU(), 0.2, 0.8), x, labels)
+        >>> eq = shoal.equivalent(shoal.DEQ("relu", 0.2, 0.8), x, labels)
         >>> eq.ck
         EquivalentOperator(shape=(500, 500), dtype=torch.float64)
         >>> max(eq.error(200)) < 0.03
@@ -186,7 +186,7 @@ def equivalent(
     """
     function = kernel_function(architecture, trainable=trainable, width=width)
     found, norm = unchecked_equivalent(
-        function, x, labels, center=center, mixture=mixture, tau0=tau0, form=form
+        function, x, labels, center=center, mixture=mixture, input_norm=input_norm, form=form
     )
     warn_of_misfits(found.statistics, norm)
     return found
@@ -199,7 +199,7 @@ def unchecked_equivalent(
     *,
     center: bool = True,
     mixture: GaussianMixture | None = None,
-    tau0: float | None = None,
+    input_norm: float | None = None,
     form: Form = "norms",
 ) -> tuple[Equivalent, float | None]:
     """The equivalent without warnings of misfits, and the norm that samples should have."""
@@ -216,9 +216,9 @@ def unchecked_equivalent(
         square, products = expected
     else:
         square, products = statistics.mean_square, pair_products(samples, statistics)
-    norm = math.sqrt(expected[0]) if expected is not None else tau0
-    tau0 = math.sqrt(square) if tau0 is None else norm_of_inputs(tau0)
-    c = coefficients(function, tau0=tau0, center=center, method="closed")
+    norm = math.sqrt(expected[0]) if expected is not None else input_norm
+    input_norm = math.sqrt(square) if input_norm is None else norm_of_inputs(input_norm)
+    c = coefficients(function, input_norm=input_norm, center=center, method="closed")
     if mixture is not None and form == "paper":
         columns, cores = _paper_form(samples, statistics, mixture, c)
     else:
@@ -230,7 +230,7 @@ def unchecked_equivalent(
             basis,
             scale=k.alpha1,
             core=core.to(samples.device),
-            shift=k.gamma2 - k.offset - tau0**2 * k.alpha1,
+            shift=k.gamma2 - k.offset - input_norm**2 * k.alpha1,
             arrays=arrays,
         )
         for k, core in zip((c.ck, c.ntk), cores, strict=True)
@@ -254,7 +254,7 @@ def _measured(
 
 def _columns(member: Tensor, squared_norms: Tensor, c: Coefficients) -> Tensor:
     r"""$[J, \chi]$, and $\chi^2$ where the kernels are not centered."""
-    chi = (squared_norms - c.tau0**2)[:, None]
+    chi = (squared_norms - c.input_norm**2)[:, None]
     return torch.cat((member, chi) if c.center else (member, chi, chi.square()), dim=1)
 
 

@@ -61,7 +61,7 @@ def dual(
 
     Example:
         >>> import torch, shoal
-        >>> shoal.gaussian.dual(shoal.ReLU(), 1.0, 1.0, torch.tensor([-1.0, 0.0, 1.0]).double())
+        >>> shoal.gaussian.dual("relu", 1.0, 1.0, torch.tensor([-1.0, 0.0, 1.0]).double())
         tensor([0.0000, 0.1592, 0.5000], dtype=torch.float64)
     """
     return _differentiable(phi, 0, a, b, c, tolerance)
@@ -83,7 +83,7 @@ def dual_derivative(
 
     Example:
         >>> import torch, shoal
-        >>> shoal.gaussian.dual_derivative(shoal.ReLU(), 1.0, 1.0, torch.tensor([0.0, 1.0]))
+        >>> shoal.gaussian.dual_derivative("relu", 1.0, 1.0, torch.tensor([0.0, 1.0]))
         tensor([0.2500, 0.5000])
     """
     return _differentiable(phi, 1, a, b, c, tolerance)

@@ -48,7 +48,7 @@ def hermite(phi: Activation, tau: Tensor | float, order: int) -> Tensor:
 
     Example:
         >>> import shoal
-        >>> shoal.gaussian.hermite(shoal.ReLU(), 1.0, 2)
+        >>> shoal.gaussian.hermite(shoal.activations.ReLU(), 1.0, 2)
         tensor([0.3989, 0.5000, 0.2821], dtype=torch.float64)
     """
     phi = as_activation("phi", phi)

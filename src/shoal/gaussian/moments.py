@@ -61,7 +61,7 @@ def moments(phi: Activation, tau: Tensor | float) -> Moments:
 
     Example:
         >>> import shoal
-        >>> m = shoal.gaussian.moments(shoal.ReLU(), 2.0)
+        >>> m = shoal.gaussian.moments(shoal.activations.ReLU(), 2.0)
         >>> f"{m.square:.3f} {m.first:.3f} {m.second:.5f}"  # E[ReLU''] is a delta: 1/(2√(2π))
         '2.000 0.500 0.19947'
     """

@@ -26,7 +26,7 @@ def with_bias_features(
 
     Example:
         >>> import torch, shoal
-        >>> f = shoal.kernel_function(shoal.DEQ(shoal.ReLU(), 0.2, 0.5, bias_variance=0.5))
+        >>> f = shoal.kernel_function(shoal.DEQ("relu", 0.2, 0.5, bias_variance=0.5))
         >>> found, x, _ = with_bias_features(f, torch.eye(2), None)
         >>> found.architecture.bias_variance, x.tolist()
         (0.0, [[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]])

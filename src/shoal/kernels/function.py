@@ -53,7 +53,7 @@ class KernelFunction:
 
     Example:
         >>> import shoal
-        >>> f = shoal.kernel_function(shoal.FullyConnected([shoal.ReLU()]))
+        >>> f = shoal.kernel_function(shoal.FullyConnected(["relu"]))
         >>> [round(float(k), 12) for k in f(1.0, 1.0, 1.0)]
         [0.5, 1.0]
     """
@@ -85,7 +85,7 @@ class KernelFunction:
 
         Example:
             >>> import shoal
-            >>> f = shoal.kernel_function(shoal.FullyConnected([shoal.ReLU()]))
+            >>> f = shoal.kernel_function(shoal.FullyConnected(["relu"]))
             >>> round(float(f.derivative(1.0, 1.0, 0.0, orders=(0, 0, 1)).ck), 12)
             0.25
         """

@@ -96,7 +96,7 @@ def kernel(
     Example:
         >>> import torch, shoal
         >>> x = torch.eye(2, dtype=torch.float64)
-        >>> shoal.kernel(shoal.DEQ(shoal.ReLU(), 0.2, 0.8), x).ck
+        >>> shoal.kernel(shoal.DEQ("relu", 0.2, 0.8), x).ck
         tensor([[0.4444, 0.1490],
                 [0.1490, 0.4444]], dtype=torch.float64)
     """

@@ -293,7 +293,7 @@ def kernel_operator(
     Example:
         >>> import torch, shoal
         >>> x = torch.eye(3, dtype=torch.float64)
-        >>> op = shoal.kernel_operator(shoal.DEQ(shoal.ReLU(), 0.2, 0.8), x, memory="1MiB")
+        >>> op = shoal.kernel_operator(shoal.DEQ("relu", 0.2, 0.8), x, memory="1MiB")
         >>> op.ck @ torch.ones(3, dtype=torch.float64)
         tensor([0.7424, 0.7424, 0.7424], dtype=torch.float64)
     """

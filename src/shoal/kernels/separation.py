@@ -43,7 +43,7 @@ def pair_eigenvalue(x: Any, *, architecture: ConvResNet | None = None) -> float:
     Example:
         >>> import torch, shoal
         >>> x = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]], dtype=torch.float64)
-        >>> f"{shoal.pair_eigenvalue(x):.12f}"
+        >>> f"{shoal.kernels.pair_eigenvalue(x):.12f}"
         '0.200000000000'
     """
     if architecture is not None:

@@ -96,7 +96,7 @@ class GaussianMixture:
             classes: How many.
 
         Example:
-            >>> round(GaussianMixture.ling2024(1000).tau0**2, 6)  # 1 + 4/√p
+            >>> round(GaussianMixture.ling2024(1000).input_norm**2, 6)  # 1 + 4/√p
             1.126491
         """
         integer("classes", classes, at_least=1)
@@ -122,8 +122,8 @@ class GaussianMixture:
         (``"scalar"``), the variances (``"diagonal"``), all (``"full"`` or, without ever forming a
         matrix, ``"low-rank"``), or the first ``rank`` principal components with the variances that
         they leave. They are not shrunk, and traces of their products are biased in high dimension;
-        so ``tau0``, ``trace_products`` and the other statistics of the result are *not* theirs but
-        the unbiased estimates of the true ones, which do not depend on ``covariance``.
+        so ``input_norm``, ``trace_products`` and the other statistics of the result are *not*
+        theirs but the unbiased estimates of the true ones, which do not depend on ``covariance``.
 
         Args:
             x: Samples in rows, a tensor or an array, at least five of each class.
@@ -162,9 +162,9 @@ class GaussianMixture:
         return known_statistics(self.classes, self.means, self.covariances, self.proportions)
 
     @property
-    def tau0(self) -> float:
+    def input_norm(self) -> float:
         r"""$\tau_0 = \sqrt{\operatorname{tr} C^\circ / p}$, $C^\circ$ the mean covariance."""
-        return float(self.statistics.tau0.value)
+        return float(self.statistics.input_norm.value)
 
     @property
     def trace_deviations(self) -> Tensor:

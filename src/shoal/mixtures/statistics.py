@@ -69,7 +69,7 @@ class MixtureStatistics:
     norm_excess: Estimate
 
     @property
-    def tau0(self) -> Estimate:
+    def input_norm(self) -> Estimate:
         r"""$\tau_0$, with its error to first order."""
         value, error = self.tau0_squared.value.sqrt(), self.tau0_squared.error
         # where it is zero, nothing varies

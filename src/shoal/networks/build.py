@@ -119,7 +119,7 @@ def build(
 
     Example:
         >>> import torch, shoal
-        >>> deq = shoal.DEQ(shoal.Tanh(), recurrent_variance=0.2, input_variance=0.8)
+        >>> deq = shoal.DEQ("tanh", recurrent_variance=0.2, input_variance=0.8)
         >>> net = shoal.build(deq, in_features=3, width=64, out_features=2)
         >>> net(torch.ones(5, 3)).shape
         torch.Size([5, 2])

@@ -204,7 +204,7 @@ class EquilibriumNetwork(Network[A], Generic[A]):
 
         Example:
             >>> import shoal
-            >>> deq = shoal.DEQ(shoal.Tanh(), recurrent_variance=0.2, input_variance=0.8)
+            >>> deq = shoal.DEQ("tanh", recurrent_variance=0.2, input_variance=0.8)
             >>> net = shoal.build(deq, in_features=3, width=64, out_features=1)
             >>> net.well_posedness().contraction
             True

@@ -153,7 +153,7 @@ def spectrum(
     trainable: Iterable[str] | None = None,
     center: bool = True,
     width: int | None = None,
-    tau0: float | None = None,
+    input_norm: float | None = None,
 ) -> Spectra:
     r"""The limiting spectra of the kernel matrices of ``n`` samples of a mixture.
 
@@ -169,7 +169,7 @@ def spectrum(
         trainable: Names out of ``architecture.parameter_groups``, for the NTK; all by default.
         center: Whether to center the architecture, or take it as it is.
         width: As for :func:`~shoal.coefficients`.
-        tau0: Another $\tau_0$.
+        input_norm: Another $\tau_0$.
 
     Raises:
         TypeError: If an argument has the wrong type.
@@ -179,7 +179,7 @@ def spectrum(
 
     Example:
         >>> import shoal
-        >>> deq = shoal.DEQ(shoal.Tanh(), recurrent_variance=0.2, input_variance=0.8)
+        >>> deq = shoal.DEQ("tanh", recurrent_variance=0.2, input_variance=0.8)
         >>> mixture = shoal.GaussianMixture([[2.0] + 399 * [0.0]], 1.0)
         >>> shoal.spectrum(deq, mixture, n=800).ck
         Spectrum
@@ -190,12 +190,14 @@ def spectrum(
     if not isinstance(mixture, GaussianMixture):
         raise TypeError(f"mixture must be a GaussianMixture, got {type(mixture).__name__}")
     count = integer("n", n, at_least=1)
-    if not mixture.tau0 > 0:
+    if not mixture.input_norm > 0:
         raise ValueError("mixture must not have covariances that are all zero")
     _warn_of_misfits(mixture)
     found = coefficients(
         architecture,
-        tau0=math.sqrt(mixture_pair_products(mixture)[0]) if tau0 is None else tau0,
+        input_norm=math.sqrt(mixture_pair_products(mixture)[0])
+        if input_norm is None
+        else input_norm,
         trainable=trainable,
         center=center,
         width=width,
@@ -203,7 +205,7 @@ def spectrum(
     )
     counts = count * mixture.proportions.numpy()
     law = Law([_array(covariance) for covariance in mixture.covariances], counts)
-    square = found.tau0**2
+    square = found.input_norm**2
     return Spectra(*(_of(k, square, mixture, law, counts) for k in (found.ck, found.ntk)))
 
 
@@ -266,7 +268,7 @@ def _of(
     form, loadings, noise = _form(k, square, mixture, spread + mixed)
     scale = k.alpha1
     # an even activation: the kernel does not see XᵀX
-    if scale * mixture.tau0**2 < 1e-14 * k.gamma2:
+    if scale * mixture.input_norm**2 < 1e-14 * k.gamma2:
         scale, shift = 1.0, k.gamma2 - k.offset
         law = Law([np.zeros(mixture.dimension)] * len(counts), counts)
         means, images, spread = np.zeros_like(means), np.zeros_like(images), spread + mixed

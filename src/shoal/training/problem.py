@@ -6,10 +6,10 @@ from typing import Any, NamedTuple, Self
 from torch import Tensor
 
 from shoal.activations.description import description
-from shoal.convergence.arguments import checked_labels
 from shoal.core.checks import float_tensor
 from shoal.core.files import checksum
 from shoal.kernels.arguments import as_tensor
+from shoal.learning.convergence.arguments import checked_labels
 from shoal.networks import EquilibriumNetwork, Network
 from shoal.networks.module_inputs import ModuleInputs
 

@@ -127,7 +127,7 @@ function python(state) {
     `x = ${norm === 1 ? "" : `${short(norm)} * `}torch.stack([angle.cos(), angle.sin()], 1)`,
     "kernels = shoal.kernel(deq, x[:1], x)",
     "print(kernels.ck, kernels.ntk)",
-    `design = shoal.design(deq, tau0=${short(norm)}, match="${trained}", method="sphere"${groups})`,
+    `design = shoal.design(deq, input_norm=${short(norm)}, which="${trained}", method="sphere"${groups})`,
     "print(design.explanation)",
   ];
   if (MODELED) {

@@ -12,8 +12,8 @@ import shoal
 from shoal.app.figures import COLORS, GRAY, Axes, Bar, draw_bars, legend_below
 from shoal.app.sections.base import Findings, Section, Subject, learnable
 from shoal.certificates import Condition
-from shoal.convergence import LinearTraining
 from shoal.diagnosis.words import Row
+from shoal.learning.convergence import LinearTraining
 from shoal.networks import Network
 
 _SAMPLES, _WIDTH = 8, 1000
@@ -89,7 +89,9 @@ def _contradicted(curves: Mapping[str, Tensor]) -> Iterator[str]:
         )
 
 
-def _certified(network: Network[Any], x: Tensor, y: Tensor) -> tuple[shoal.Certificate, float]:
+def _certified(
+    network: Network[Any], x: Tensor, y: Tensor
+) -> tuple[shoal.certificates.Certificate, float]:
     """A certificate for the targets, or else for the largest multiple of them that has one."""
     found = shoal.certify(network, x, y)
     margin = found.gradient_descent.margin
@@ -102,7 +104,7 @@ def _certified(network: Network[Any], x: Tensor, y: Tensor) -> tuple[shoal.Certi
 
 
 def _curves(
-    network: Network[Any], x: Tensor, y: Tensor, found: shoal.Certificate
+    network: Network[Any], x: Tensor, y: Tensor, found: shoal.certificates.Certificate
 ) -> dict[str, Tensor]:
     """Losses of the certified network, which is trained for it; their bound; their prediction."""
     assert found.step_size is not None
@@ -135,7 +137,7 @@ def _draw_curves(axes: Axes, curves: Mapping[str, Tensor]) -> None:
 
 
 def certificate_findings(
-    found: shoal.Certificate, rows: tuple[Row, ...], numbers: Mapping[str, Any]
+    found: shoal.certificates.Certificate, rows: tuple[Row, ...], numbers: Mapping[str, Any]
 ) -> Findings:
     """A certificate as a section: the answer, and the conditions as a checklist.
 

@@ -25,12 +25,12 @@ def _find(subject: Subject) -> Findings:
     notes: list[str] = []
     far: dict[str, str] = {}
     numbers: dict[str, Any] = {}
-    found: dict[str, shoal.Design] = {}
+    found: dict[str, shoal.designs.Design] = {}
     errors: list[ConvergenceError | AccuracyError] = []
-    for match, method in _KINDS:
-        title = f"{match.upper()}, {method}"
+    for which, method in _KINDS:
+        title = f"{which.upper()}, {method}"
         try:
-            design = designed(subject.architecture, match, method)
+            design = designed(subject.architecture, which, method)
         except (ConvergenceError, AccuracyError) as error:
             errors.append(error)
             rows.append(Row(title, "none", " ".join(str(error).split()), holds=False))
@@ -42,7 +42,7 @@ def _find(subject: Subject) -> Findings:
         rows.append(Row(title, f"{gap:.1e}", _words(design), holds=design.feasible and near))
         far |= {} if near else {title: f"{gap:.1%}"}
         notes.append(f"{title}: {design.explanation}")
-        numbers[f"{match}_{method}"] = {
+        numbers[f"{which}_{method}"] = {
             "residual": design.residual,
             "feasible": design.feasible,
             "gap": gap,
@@ -70,14 +70,14 @@ def _find(subject: Subject) -> Findings:
     )
 
 
-def _words(design: shoal.Design) -> str:
+def _words(design: shoal.designs.Design) -> str:
     count = len(layer_activations(design.architecture))
     layers = "one hidden layer" if count == 1 else f"{count} hidden layers"
     state = "" if design.feasible else "NOT feasible, the nearest: "
     return f"{state}{layers}, residual {design.residual:.1e}"
 
 
-def _panel(axes: Axes, subject: Subject, found: dict[str, shoal.Design]) -> None:
+def _panel(axes: Axes, subject: Subject, found: dict[str, shoal.designs.Design]) -> None:
     """The activations of the DEQ and of the designed networks."""
     x = torch.linspace(-_REACH, _REACH, 301, dtype=torch.float64)
     for name, sigma in layer_activations(subject.architecture):

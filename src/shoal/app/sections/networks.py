@@ -27,8 +27,8 @@ from shoal.app.sections.base import (
     of_each,
     on_sphere,
 )
-from shoal.convergence import LinearTraining
 from shoal.diagnosis.words import Row
+from shoal.learning.convergence import LinearTraining
 
 _TRAINED = ("deq", "ntk-design", "ck-design", "naive")
 _TRAIN_SAMPLES, _WIDTH = 128, 512  # of the trained networks
@@ -195,7 +195,7 @@ def _infinite(problem: _Problem, architecture: Architecture) -> tuple[float, flo
 
     It is not too small for finite networks, which have as few directions as they are wide.
     """
-    path = shoal.ridge_path(architecture, problem.x, problem.y, which="ck")
+    path = shoal.learning.ridge_path(architecture, problem.x, problem.y, which="ck")
     least = _RIDGE * float(shoal.kernel(architecture, problem.x, diag=True).ck.mean())
     ridge = max(least, path.best("loo"))
     fit = shoal.kernel_regression(architecture, problem.x, problem.y, ridge=ridge, which="ck")

@@ -19,7 +19,7 @@ _FAR = 0.25  # of a measured error: it was not predicted
 
 def _find(subject: Subject) -> Findings:
     x, targets = on_sphere(subject.data, _SAMPLES, _LEAST)
-    path = shoal.ridge_path(subject.architecture, x, targets.values)
+    path = shoal.learning.ridge_path(subject.architecture, x, targets.values)
     ridge, count = path.best("loo"), len(x)
     sizes = [max(1, 2 * count >> octaves) for octaves in reversed(range(_OCTAVES))]
     curve = shoal.learning_curve(subject.architecture, x, targets.values, sizes, ridge=ridge)
@@ -49,15 +49,19 @@ def _find(subject: Subject) -> Findings:
     return Findings(rows, numbers, partial(_panel, curve=curve), warnings=told)
 
 
-def _error(curve: shoal.LearningCurve, place: int) -> str:
+def _error(curve: shoal.learning.LearningCurve, place: int) -> str:
     """An error with its deviation, if it is claimed."""
     error, deviation = float(curve.test_error[place]), float(curve.uncertainty[place])
     return f"{error:.3g} ± {deviation:.1g}" if math.isfinite(error) else "not claimed"
 
 
 def _further(
-    subject: Subject, x: Tensor, y: Tensor, path: shoal.RidgePath, curve: shoal.LearningCurve
-) -> shoal.LearningCurve:
+    subject: Subject,
+    x: Tensor,
+    y: Tensor,
+    path: shoal.learning.RidgePath,
+    curve: shoal.learning.LearningCurve,
+) -> shoal.learning.LearningCurve:
     """A curve up to twice the data; the larger a ridge that is as good, the further it goes."""
     if curve.limit >= 2 * len(x):
         return curve
@@ -65,7 +69,7 @@ def _further(
     return shoal.learning_curve(subject.architecture, x, y, ridge=float(path.ridges[good].max()))
 
 
-def _more(curve: shoal.LearningCurve, count: int, ridge: float) -> Row:
+def _more(curve: shoal.learning.LearningCurve, count: int, ridge: float) -> Row:
     size = int(curve.sizes[-1])
     if size <= count:
         return Row("with more data", "not claimed", "the least eigenvalues are not known")
@@ -76,7 +80,7 @@ def _more(curve: shoal.LearningCurve, count: int, ridge: float) -> Row:
     return Row(f"with {times} the data", _error(curve, -1), meaning)
 
 
-def _contradicted(curve: shoal.LearningCurve) -> Iterator[str]:
+def _contradicted(curve: shoal.learning.LearningCurve) -> Iterator[str]:
     """Which measured errors were not predicted."""
     for check in curve.checks:
         if not abs(check.deviation) <= _FAR:
@@ -86,7 +90,7 @@ def _contradicted(curve: shoal.LearningCurve) -> Iterator[str]:
             )
 
 
-def _panel(axes: Axes, curve: shoal.LearningCurve) -> None:
+def _panel(axes: Axes, curve: shoal.learning.LearningCurve) -> None:
     """The predicted errors, and those that were measured on parts of the data."""
     low, high = (curve.test_error + sign * curve.uncertainty for sign in (-1, 1))
     axes.fill_between(curve.sizes, low.clamp_min(0), high, color=COLORS[5], alpha=0.4, linewidth=0)

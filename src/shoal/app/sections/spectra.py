@@ -23,7 +23,7 @@ _MOST = 4096  # features, whose covariance is diagonalized
 _BINS = 48
 _MOST_OF_THEM = 0.5  # of the eigenvalues, which have to be near their prediction
 _FAR = 0.25  # of the largest or the mean eigenvalue: it was not predicted
-_TAU0 = 1.0  # the inputs of an analysis have a mean squared norm of one
+_INPUT_NORM = 1.0  # the inputs of an analysis have a mean squared norm of one
 
 
 def _find(subject: Subject) -> Findings:
@@ -34,8 +34,8 @@ def _find(subject: Subject) -> Findings:
         raise NothingToSayError(f"needs {_MOST} features or fewer")
     labels = torch.zeros(count, dtype=torch.long)  # one class
     mixture = shoal.GaussianMixture.fit(x.cpu(), labels, covariance="full")
-    limits = shoal.spectrum(subject.architecture, mixture, n=count, tau0=_TAU0)
-    exact = shoal.kernel(shoal.centered(subject.architecture, tau0=_TAU0), x)
+    limits = shoal.spectrum(subject.architecture, mixture, n=count, input_norm=_INPUT_NORM)
+    exact = shoal.kernel(shoal.centered(subject.architecture, input_norm=_INPUT_NORM), x)
     values = [torch.linalg.eigvalsh(matrix).cpu().numpy() for matrix in exact]
     found = [_numbers(limit, v) for limit, v in zip(limits, values, strict=True)]
     wrong = _contradicted(dict(zip(("CK", "NTK"), found, strict=True)))

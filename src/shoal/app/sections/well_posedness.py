@@ -6,10 +6,10 @@ from functools import partial
 import torch
 
 import shoal
-from shoal import WellPosedness
 from shoal.app.figures import COLORS, GRAY, Axes, Bar, draw_bars
 from shoal.app.sections.base import Findings, Section, Subject
 from shoal.diagnosis.words import Row
+from shoal.networks import WellPosedness
 
 _WIDTH = 1024  # of the network that is drawn and measured
 

@@ -122,16 +122,16 @@ class Jets(OfVectors):
     r"""The calculus of derivatives at inputs of norm $\tau_0$ at right angles.
 
     Attributes:
-        tau0: $\tau_0$.
+        input_norm: $\tau_0$.
         center: Whether all activations have the mean zero there.
     """
 
-    tau0: float
+    input_norm: float
     center: bool
 
     def start(self, *, gated: bool) -> tuple[_State, Jet | float]:
         """The inputs, or their directions."""
-        square = self.tau0**2
+        square = self.input_norm**2
         if not gated:
             return _State(Taylor(square, 1.0), Jet(c=1.0)), 1.0
         norms = _both(Taylor(square, 1.0).mapped(_root(square, 0.5)))

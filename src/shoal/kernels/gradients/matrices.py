@@ -52,7 +52,7 @@ def differentiable_kernel(job: Job, first: Tensor, second: Tensor | None) -> Ker
     Example:
         >>> import torch, shoal
         >>> x = torch.eye(2, dtype=torch.float64, requires_grad=True)
-        >>> shoal.kernel(shoal.DEQ(shoal.ReLU(), 0.2, 0.8), x).ck.trace().backward()
+        >>> shoal.kernel(shoal.DEQ("relu", 0.2, 0.8), x).ck.trace().backward()
         >>> x.grad
         tensor([[0.8889, 0.0000],
                 [0.0000, 0.8889]], dtype=torch.float64)

@@ -33,7 +33,7 @@ def variance_tangents(
 
     Example:
         >>> import torch, shoal
-        >>> f = shoal.kernel_function(shoal.DEQ(shoal.ReLU(), 0.2, 0.8))
+        >>> f = shoal.kernel_function(shoal.DEQ("relu", 0.2, 0.8))
         >>> variance_tangents(f, torch.eye(2).double(), ["input_variance"])["input_variance"].ck
         tensor([[0.5556, 0.1863],
                 [0.1863, 0.5556]], dtype=torch.float64)

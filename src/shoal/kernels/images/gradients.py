@@ -35,7 +35,7 @@ def differentiable_image_kernels(
     Example:
         >>> import torch, shoal
         >>> x = torch.ones(1, 1, 3, 3, dtype=torch.float64, requires_grad=True)
-        >>> net = shoal.ConvDEQ(shoal.ReLU(), 0.2, 0.8, padding="circular")
+        >>> net = shoal.ConvDEQ("relu", 0.2, 0.8, padding="circular")
         >>> shoal.kernel(net, x).ck.sum().backward()
         >>> x.grad.sum()
         tensor(0.8889, dtype=torch.float64)

@@ -56,7 +56,7 @@ class GainConstraint:
 
     Example:
         >>> import torch, shoal
-        >>> deq = shoal.DEQ(shoal.Tanh(), recurrent_variance=0.5, input_variance=0.5)
+        >>> deq = shoal.DEQ("tanh", recurrent_variance=0.5, input_variance=0.5)
         >>> net = shoal.build(deq, in_features=3, width=64)
         >>> shoal.GainConstraint(net, max_gain=0.9).apply() <= 0.9
         True

@@ -137,7 +137,7 @@ def empirical_kernel(
 
     Example:
         >>> import torch, shoal
-        >>> deq = shoal.DEQ(shoal.ReLU(), recurrent_variance=0.2, input_variance=0.8)
+        >>> deq = shoal.DEQ("relu", recurrent_variance=0.2, input_variance=0.8)
         >>> net = shoal.build(deq, in_features=2, width=512, dtype=torch.float64)
         >>> x = torch.eye(2, dtype=torch.float64)
         >>> difference = shoal.empirical_kernel(net, x).ntk - shoal.kernel(deq, x).ntk

@@ -53,8 +53,8 @@ def export(network: Network[Any], path: str | os.PathLike[str]) -> None:
 
     Example:
         >>> import pathlib, tempfile, shoal
-        >>> deq = shoal.DEQ(shoal.Tanh(), recurrent_variance=0.2, input_variance=0.8)
-        >>> d = shoal.design(deq, tau0=1.0, match="ck")
+        >>> deq = shoal.DEQ("tanh", recurrent_variance=0.2, input_variance=0.8)
+        >>> d = shoal.design(deq, input_norm=1.0, which="ck")
         >>> net = shoal.build(d.architecture, in_features=3, width=16)
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     shoal.export(net, pathlib.Path(folder) / "small.py")

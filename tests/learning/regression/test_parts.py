@@ -1,0 +1,164 @@
+"""Factors in place, preconditioners and memory."""
+
+import math
+import pickle
+
+import pytest
+import torch
+
+import shoal
+from shoal.linalg import CholeskyFactor, Columns, Diagonal, cholesky, conjugate_gradients
+
+RELU = shoal.DEQ(shoal.activations.ReLU(), recurrent_variance=0.2, input_variance=0.8)
+
+
+def normal(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@pytest.mark.parametrize(("panel", "rows"), [(1024, 16384), (7, 16384), (16, 5), (1, 1)])
+def test_factors_in_place(panel, rows, monkeypatch):
+    monkeypatch.setitem(cholesky._PANEL, "cpu", panel)
+    monkeypatch.setattr(cholesky, "_ROWS", rows)
+    half = normal(50, 60)
+    kernel = half @ half.T / 60
+    shifted = kernel + 0.3 * torch.eye(50, dtype=torch.float64)
+    array = kernel.triu() + torch.full((50, 50), 1e9).tril(-1)  # nobody looks below
+    place = array.data_ptr()
+    factor = CholeskyFactor(array, kernel.diagonal().clone(), 0.3)
+    assert factor.matrix.data_ptr() == place
+    torch.testing.assert_close(array.tril(), torch.linalg.cholesky(shifted))
+    assert torch.equal(array.triu(1), kernel.triu(1))
+    b = normal(50, 3, seed=1)
+    torch.testing.assert_close(factor.product(b), shifted @ b)
+    torch.testing.assert_close(factor.solve(b), torch.linalg.solve(shifted, b))
+    quadratic = (b * torch.linalg.solve(shifted, b)).sum(0)
+    torch.testing.assert_close(factor.forward(b).square().sum(0), quadratic)
+    assert factor.logdet() == pytest.approx(float(torch.logdet(shifted)))
+    again = CholeskyFactor(array, kernel.diagonal().clone(), 2.0)  # another ridge, the same array
+    other = kernel + 2.0 * torch.eye(50, dtype=torch.float64)
+    torch.testing.assert_close(again.solve(b), torch.linalg.solve(other, b))
+
+
+def test_indefinite_matrices_have_no_factor():
+    matrix = torch.tensor([[1.0, 2.0], [2.0, 1.0]])
+    with pytest.raises(shoal.AccuracyError, match="not positive definite in"):
+        CholeskyFactor(matrix, torch.ones(2), 0.0)
+
+
+@pytest.mark.parametrize("kind", ["diagonal", "columns"])
+def test_preconditioners_are_the_matrices_they_say(kind):
+    if kind == "diagonal":
+        near = Diagonal(torch.arange(1.0, 9.0, dtype=torch.float64))
+        dense = near.values.diag()
+    else:
+        columns = normal(8, 3)
+        near = Columns(columns, columns.T @ columns, 0.25)
+        dense = columns @ columns.T + 0.25 * torch.eye(8).double()
+    b = normal(8, 2, seed=1)
+    torch.testing.assert_close(near.solve(b), torch.linalg.solve(dense, b))
+    torch.testing.assert_close(near.root(near.root(b)), dense @ b)
+    assert near.logdet() == pytest.approx(float(torch.logdet(dense)))
+
+
+def test_conjugate_gradients_refine_with_exact_residuals():
+    half = normal(40, 60)
+    exact = half @ half.T / 60 + 0.1 * torch.eye(40, dtype=torch.float64)
+    rough = exact + 1e-3 * torch.diag(normal(40, seed=2))
+    b = normal(40, 2, seed=1)
+    found = conjugate_gradients(
+        lambda v: rough @ v,
+        b,
+        precondition=lambda r: r,
+        rtol=1e-12,
+        max_steps=1000,
+        exact=lambda v: exact @ v,
+    )
+    assert found.converged
+    torch.testing.assert_close(found.solution, torch.linalg.solve(exact, b), rtol=1e-9, atol=1e-10)
+
+
+def test_conjugate_gradients_do_not_take_nan_for_zero():
+    found = conjugate_gradients(
+        lambda v: v * math.nan,
+        torch.ones(3, 1),
+        precondition=lambda r: r,
+        rtol=1e-3,
+        max_steps=4,
+    )
+    assert not found.converged
+
+
+@pytest.mark.parametrize(
+    "preconditioner",
+    [
+        shoal.learning.Nystrom(),
+        shoal.learning.EquivalentPreconditioner(),
+        shoal.learning.CombinedPreconditioner(),
+        shoal.learning.DiagonalPreconditioner(),
+        None,
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("ridge", [0.0, 1e-320, 1e-12])
+def test_ridges_may_be_nothing(preconditioner, ridge):
+    x = torch.nn.functional.normalize(normal(40, 60))
+    exact = torch.linalg.solve(shoal.kernel(RELU, x).ntk, x[:, 0])
+    method = shoal.learning.ConjugateGradients(preconditioner, tolerance=1e-9)
+    found = shoal.kernel_regression(RELU, x, x[:, 0], ridge=ridge, method=method)
+    torch.testing.assert_close(found.coefficients, exact, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    "preconditioner",
+    [shoal.learning.Nystrom(), shoal.learning.DiagonalPreconditioner(), None],
+    ids=str,
+)
+def test_inputs_of_zero_leave_the_ridge(preconditioner):
+    x, y = torch.zeros(5, 3, dtype=torch.float64), normal(5)
+    method = shoal.learning.ConjugateGradients(preconditioner, max_steps=5)
+    found = shoal.kernel_regression(RELU, x, y, ridge=0.5, method=method)
+    torch.testing.assert_close(found.coefficients, 2 * y)
+    with pytest.raises(shoal.ConvergenceError, match="did not converge"):
+        shoal.kernel_regression(RELU, x, y, ridge=0.0, method=method)
+
+
+@pytest.mark.parametrize("precision", [torch.float32, torch.float64])
+@pytest.mark.parametrize("method", [shoal.learning.ConjugateGradients, shoal.learning.Cholesky])
+def test_regressions_can_be_pickled(method, precision):
+    x = normal(30, 4)
+    method = method(precision=precision)
+    fit = shoal.kernel_regression(RELU, x, x[:, 0], ridge=0.1, method=method)
+    again = pickle.loads(pickle.dumps(fit))
+    assert torch.equal(again.predict(x), fit.predict(x))
+    assert torch.equal(again.variance(x), fit.variance(x))
+
+
+@pytest.mark.parametrize("power", [-1000, -600, 600, 1000])
+@pytest.mark.parametrize(
+    "method",
+    [
+        shoal.learning.Cholesky(tolerance=1e-10),
+        shoal.learning.Cholesky(tolerance=1e-10, precision=torch.float32),
+        shoal.learning.ConjugateGradients(tolerance=1e-10),
+    ],
+    ids=str,
+)
+def test_targets_may_have_any_size(power, method):
+    x = normal(40, 5) / math.sqrt(5)
+    y = torch.stack([x[:, 0].sin(), x[:, 1]], 1)
+    options = {"ridge": 0.1, "method": method}
+    plain = shoal.kernel_regression(RELU, x, y, **options)
+    scale = torch.tensor([2.0**power, 1.0], dtype=torch.float64)
+    scaled = shoal.kernel_regression(RELU, x, y * scale, **options)
+    matrix = shoal.kernel(RELU, x).ntk + 0.1 * torch.eye(40, dtype=torch.float64)
+    expected = torch.linalg.solve(matrix, y)
+    torch.testing.assert_close(scaled.coefficients / scale, expected, rtol=1e-7, atol=1e-8)
+    torch.testing.assert_close(scaled.report.residual, plain.report.residual, rtol=1.0, atol=1e-12)
+
+
+def test_likelihoods_that_overflow_are_refused():
+    x = normal(10, 3)
+    fit = shoal.kernel_regression(RELU, x, 2.0**700 * x[:, 0], ridge=0.1)
+    with pytest.raises(shoal.AccuracyError, match="the likelihood of these targets overflows"):
+        _ = fit.log_marginal_likelihood
