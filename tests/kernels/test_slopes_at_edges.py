@@ -31,6 +31,8 @@ SUBSETS = tuple(chain.from_iterable(combinations(GROUPS, k) for k in (3, 1, 2)))
 KINKED = ("ReLU", "LeakyReLU", *TABULATED)
 NAMES = (*KINKED, "Tanh", "Sigmoid", "Erf", "Swish", "GELU", "Softplus", "Mish", "Sine", "Cosine",
          "Identity", "HermiteSeries")  # fmt: skip
+# not tabulated; a cubic has no kernel at the second variances
+FEWER = (*TABULATED, "HermiteSeries")
 SETTINGS = [(dtype, variances) for dtype in ("float64", "float32") for variances in VARIANCES]
 CASES = [
     pytest.param(
@@ -40,6 +42,7 @@ CASES = [
     for i, name in enumerate(NAMES)
     for k, setting in enumerate(SETTINGS)
     for one_norm in (True, False)
+    if setting[1] == VARIANCES[0] or name not in FEWER
 ]  # fmt: skip
 
 
@@ -108,6 +111,7 @@ def check(deq, name, dtype, trainable, x, expected):
         assert np.max(np.abs(total - [sums[1], s * sums[4], w * sums[5]])) <= error * size.sum()
 
 
+@pytest.mark.thorough("float32-0.45", "float64-0.45-one")
 @pytest.mark.parametrize(("name", "dtype", "variances", "one_norm", "trainable"), CASES)
 def test_slopes(name, dtype, variances, one_norm, trainable):
     """Kernels of pairs with one input: one series in the angle, or the equations of each pair."""
