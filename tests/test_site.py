@@ -161,7 +161,7 @@ def test_the_reference_has_every_public_name() -> None:
         pytest.importorskip(extra, reason="the reference documents what needs it")
     reference = load("api_reference")
     packages = {path.parent.name for path in Path(shoal.__file__).parent.glob("*/__init__.py")}
-    assert {*reference.PACKAGES, "cli"} == packages
+    assert {*reference.PACKAGES, "app"} == packages
     index = reference.index()
     assert "`load <shoal.networks.load>`" in index
     assert "`data.load <shoal.data.load>`" in index

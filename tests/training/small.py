@@ -28,7 +28,7 @@ def data(architecture=TANH, n=6, outputs=None, dtype=torch.float64):
 def network(architecture=TANH, width=64, outputs=1, dtype=torch.float64, **options):
     """A network for these data."""
     if isinstance(architecture, shoal.DEQ | shoal.ImplicitNetwork):
-        options = {"warm_start": True} | options
+        options = {"warm_start": True, "on_failure": "raise"} | options
     if isinstance(architecture, shoal.ConvResNet):
         options |= {"in_features": 1, "pixel_axes": 1}
     options = {"in_features": 5} | options

@@ -229,7 +229,7 @@ def test_a_lost_loss_ends_a_run_of_mini_batches():
     assert run.status == "diverged"
     assert 0 < run.steps < 400
     assert len(run.batch_losses) == run.steps
-    net = residual(solver=shoal.Picard(max_steps=2))
+    net = residual(solver=shoal.Picard(max_steps=2), on_failure="raise")
     with pytest.warns(shoal.ConvergenceWarning, match="at step 0: .*did not converge"):
         run = shoal.train(net, x, y, steps=2, optimizer=adam, batch_size=2)
     assert run.kept == {"equilibrium": False}

@@ -242,7 +242,7 @@ def test_a_network_inside_a_module_has_a_gain_and_equilibria():
 @pytest.mark.parametrize("on_violation", ["record", "raise"])
 def test_a_lost_equilibrium_or_loss_is_told(on_violation):
     x, y = data()
-    net = residual(solver=shoal.Picard(max_steps=2))
+    net = residual(solver=shoal.Picard(max_steps=2), on_failure="raise")
     watch = shoal.Watch(net, x, y, on_violation=on_violation)
     if on_violation == "raise":
         with pytest.raises(TrainingError, match=r"an equilibrium, .* not found at step 0") as error:

@@ -70,7 +70,8 @@ def checksum(metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
     digest.update(json.dumps([others, dtypes], sort_keys=True).encode())
     for name in sorted(tensors):
         digest.update(name.encode())
-        flat = tensors[name].detach().contiguous().reshape(-1)
+        flat = torch.empty(tensors[name].numel(), dtype=tensors[name].dtype)
+        flat.copy_(tensors[name].detach().reshape(-1))
         digest.update(flat.view(torch.uint8).numpy().data)
     return digest.hexdigest()
 

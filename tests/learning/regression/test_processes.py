@@ -11,8 +11,8 @@ import torch
 from blocks import page_blocks
 
 import shoal
-from ranks import run_ranks
 from learning.regression import shared_work
+from ranks import run_ranks
 
 pytestmark = pytest.mark.skipif(
     not torch.distributed.is_available(), reason="needs torch.distributed"

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from ranks import run_ranks
 from learning.regression import shared_work
+from ranks import run_ranks
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
