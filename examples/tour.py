@@ -31,6 +31,7 @@ import torch
 from matplotlib.figure import Figure
 
 import shoal
+from shoal.activations import ELU, GELU, HardTanh, ReLU, Tanh
 from shoal.core.figures import COLORS, style
 
 parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -40,11 +41,11 @@ output = parser.parse_args().output
 # %% Moments, kinks and all: E[φ''] of ReLU is the mass of a delta.
 print("Moments at scale 1         E[φ]     E[φ']    E[φ'']   E[φ²]")
 activations = (
-    shoal.activations.ReLU(),
-    shoal.activations.Tanh(),
-    shoal.activations.HardTanh(),
-    shoal.activations.GELU(),
-    shoal.activations.ELU(0.5),
+    ReLU(),
+    Tanh(),
+    HardTanh(),
+    GELU(),
+    ELU(0.5),
 )
 for phi in activations:
     m = shoal.gaussian.moments(phi, 1.0)
@@ -68,13 +69,11 @@ print(f"\n{ShiftedReLU()} has kinks {ShiftedReLU().kinks}")
 
 # %% Duals, anywhere on the closed domain, differentiable to any order.
 c = torch.tensor([-1.0, 0.0, 0.5, 1 - 1e-12, 1.0], dtype=torch.float64)
-duals = shoal.gaussian.dual(shoal.activations.Tanh(), 1.0, 1.0, c)
+duals = shoal.gaussian.dual(Tanh(), 1.0, 1.0, c)
 print("\nDual of Tanh at a = b = 1, c =", ", ".join(f"{float(x):.4g}" for x in c))
 print("  " + ", ".join(f"{round(float(d), 12) + 0:.12f}" for d in duals))
 c = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
-(slope,) = torch.autograd.grad(
-    shoal.gaussian.dual(shoal.activations.ReLU(), 1.0, 1.0, c), c, create_graph=True
-)
+(slope,) = torch.autograd.grad(shoal.gaussian.dual(ReLU(), 1.0, 1.0, c), c, create_graph=True)
 (bend,) = torch.autograd.grad(slope, c)
 exact = 1 / (2 * math.pi * math.sqrt(1 - 0.3**2))
 print(f"∂²D/∂c² of ReLU at c = 0.3: {float(bend):.15f}; exactly {exact:.15f}")
@@ -87,7 +86,7 @@ c = (2 * unit[2] - 1) * (a * b).sqrt()
 seconds = []
 for _ in range(2):
     start = time.perf_counter()
-    shoal.gaussian.dual(shoal.activations.Tanh(), a, b, c)
+    shoal.gaussian.dual(Tanh(), a, b, c)
     seconds.append(time.perf_counter() - start)
 print(f"\n100,000 duals of Tanh to 1e-12: {seconds[0]:.2f} s, then {seconds[1]:.2f} s")
 

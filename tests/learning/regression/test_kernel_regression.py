@@ -232,12 +232,12 @@ def test_progress():
         (
             {"method": shoal.learning.Nystrom()},
             TypeError,
-            "method must be a shoal.learning.Cholesky or",
+            "method must be a Cholesky or",
         ),
         (
             {"method": shoal.learning.Cholesky},
             TypeError,
-            "method must be a shoal.learning.Cholesky or",
+            "method must be a Cholesky or",
         ),
         ({"memory": "much"}, ValueError, "memory must be a size"),
         ({"memory": "1KiB", "method": "cholesky"}, ValueError, "method='cholesky' needs"),
