@@ -40,13 +40,7 @@ output = parser.parse_args().output
 
 # %% Moments, kinks and all: E[φ''] of ReLU is the mass of a delta.
 print("Moments at scale 1         E[φ]     E[φ']    E[φ'']   E[φ²]")
-activations = (
-    ReLU(),
-    Tanh(),
-    HardTanh(),
-    GELU(),
-    ELU(0.5),
-)
+activations = (ReLU(), Tanh(), HardTanh(), GELU(), ELU(0.5))
 for phi in activations:
     m = shoal.gaussian.moments(phi, 1.0)
     numbers = "  ".join(

@@ -13,7 +13,7 @@ from experiments.experiment import Point, Result, experiment, grid, matching, na
 from experiments.networks import TITLES, DEQs, full_batch, make, rival, wide_kernels
 from experiments.samples import Samples, image_samples, unit_inputs
 from experiments.statistics import curve, power_law, spread, z_scores
-from shoal.learning.convergence import LinearTraining
+from shoal.learning import LinearTraining
 
 _STEPS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 25, 35, 50, 70, 100, 140, 200, 280, 400)
 
