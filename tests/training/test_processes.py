@@ -73,7 +73,7 @@ def test_distributed_modules_are_averaged_once_and_divided_ones_refused(found):
     torch.testing.assert_close(trained[2], trained[0], rtol=1e-12, atol=1e-12)  # one alone
     assert [text.split(",")[0] for text in refused] == [
         "net must have whole weights",
-        "network must have whole weights",
+        "model must have whole weights",
     ]
 
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 from torch import nn
 
@@ -11,6 +11,9 @@ from shoal.activations.base import Activation
 from shoal.activations.piecewise import ELU, HardTanh, Identity, LeakyReLU, ReLU
 from shoal.activations.piecewise_polynomial import PiecewisePolynomial
 from shoal.activations.smooth import GELU, Mish, Sigmoid, Softplus, Swish, Tanh
+
+ActivationLike: TypeAlias = Activation | str | nn.Module
+"""What an architecture takes as an activation."""
 
 SELU = Affine(ELU(1.6732632423543772), scale=1.0507009873554805)  # Klambauer 2017
 _ALIASES: dict[str, Activation] = {"silu": Swish(), "selu": SELU}

@@ -1,10 +1,10 @@
 """The convolutional deep equilibrium model."""
 
 from dataclasses import dataclass, field
-from typing import Literal, final
+from typing import TYPE_CHECKING, Literal, final
 
 from shoal.activations import Activation
-from shoal.activations.names import as_activation
+from shoal.activations.names import ActivationLike, as_activation
 from shoal.architectures.base import ImplicitArchitecture, biases
 from shoal.architectures.images import ConvolutionalArchitecture
 from shoal.architectures.layers import Cell, Layers, Weights
@@ -59,6 +59,20 @@ class ConvDEQ(ImplicitArchitecture, ConvolutionalArchitecture):
     pooling: Literal["average"] | None = field(default=None, kw_only=True)
     padding: Literal["zeros", "circular"] = field(default="zeros", kw_only=True)
     bias_variance: float = field(default=0.0, kw_only=True)
+
+    if TYPE_CHECKING:  # names and modules are activations too
+
+        def __init__(
+            self,
+            activation: ActivationLike,
+            recurrent_variance: float,
+            input_variance: float,
+            *,
+            kernel_size: int = 3,
+            pooling: Literal["average"] | None = None,
+            padding: Literal["zeros", "circular"] = "zeros",
+            bias_variance: float = 0.0,
+        ) -> None: ...
 
     def __post_init__(self) -> None:
         """Check the fields."""

@@ -1,9 +1,11 @@
 """Explicit convolutional networks without skip connections."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, final
+from typing import TYPE_CHECKING, Literal, final
 
 from shoal.activations import Activation
+from shoal.activations.names import ActivationLike
 from shoal.architectures.fully_connected import FullyConnected
 from shoal.architectures.images import ConvolutionalArchitecture
 from shoal.architectures.layers import Layers
@@ -53,6 +55,19 @@ class ConvNet(ConvolutionalArchitecture):
     padding: Literal["zeros", "circular"] = field(default="zeros", kw_only=True)
     normalized: bool = field(default=False, kw_only=True)
     bias_variance: float = field(default=0.0, kw_only=True)
+
+    if TYPE_CHECKING:  # names and modules are activations too
+
+        def __init__(
+            self,
+            activations: Sequence[ActivationLike],
+            *,
+            kernel_size: int = 3,
+            pooling: Literal["average"] | None = None,
+            padding: Literal["zeros", "circular"] = "zeros",
+            normalized: bool = False,
+            bias_variance: float = 0.0,
+        ) -> None: ...
 
     def __post_init__(self) -> None:
         """Check the fields, and make a tuple of the activations."""

@@ -1,10 +1,10 @@
 """The convolutional residual network of Du 2018."""
 
 from dataclasses import dataclass, field
-from typing import Literal, final
+from typing import TYPE_CHECKING, Literal, final
 
 from shoal.activations import Activation
-from shoal.activations.names import as_activation
+from shoal.activations.names import ActivationLike, as_activation
 from shoal.architectures.base import (
     check_depth,
     residual_layers,
@@ -61,6 +61,19 @@ class ConvResNet(ImageArchitecture):
     residual_scale: float = field(default=1.0, kw_only=True)
     padding: Literal["zeros", "circular"] = field(default="zeros", kw_only=True)
     bias_variance: float = later(0.0, kw_only=True)
+
+    if TYPE_CHECKING:  # names and modules are activations too
+
+        def __init__(
+            self,
+            activation: ActivationLike,
+            depth: int,
+            *,
+            patch_size: int = 3,
+            residual_scale: float = 1.0,
+            padding: Literal["zeros", "circular"] = "zeros",
+            bias_variance: float = 0.0,
+        ) -> None: ...
 
     def __post_init__(self) -> None:
         """Check the fields."""

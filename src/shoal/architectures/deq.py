@@ -1,12 +1,13 @@
 """The deep equilibrium model of Ling 2024 and Ling 2023."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, final
+from typing import TYPE_CHECKING, Literal, final
 
 from torch import Tensor
 
 from shoal.activations import Activation, ReLU
+from shoal.activations.names import ActivationLike
 from shoal.architectures.base import ImplicitArchitecture, biases, one_or_several
 from shoal.architectures.layers import Cell, Layers, Weights
 from shoal.core import checks
@@ -70,6 +71,19 @@ class DEQ(ImplicitArchitecture):
     parametrization: Literal["ntk", "standard"] = field(default="ntk", kw_only=True)
     bias_variance: float = later(0.0, kw_only=True)
     hidden_variances: tuple[float, ...] = later((), kw_only=True)
+
+    if TYPE_CHECKING:  # names and modules are activations too
+
+        def __init__(
+            self,
+            activation: ActivationLike | Sequence[ActivationLike],
+            recurrent_variance: float,
+            input_variance: float,
+            *,
+            parametrization: Literal["ntk", "standard"] = "ntk",
+            bias_variance: float = 0.0,
+            hidden_variances: Sequence[float] = (),
+        ) -> None: ...
 
     def __post_init__(self) -> None:
         """Check the fields; one activation in a sequence is that activation."""

@@ -1,11 +1,12 @@
 """The fully connected explicit networks of Ling 2024 and Du 2018."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import final
+from typing import TYPE_CHECKING, final
 
 from shoal.activations import Activation
-from shoal.activations.names import as_activation
+from shoal.activations.names import ActivationLike, as_activation
 from shoal.architectures.base import (
     Architecture,
     biases,
@@ -62,6 +63,18 @@ class FullyConnected(Architecture):
     fixed_readout: bool = field(default=False, kw_only=True)
     norm_gated: bool = field(default=False, kw_only=True)
     bias_variance: float = later(0.0, kw_only=True)
+
+    if TYPE_CHECKING:  # names and modules are activations too
+
+        def __init__(
+            self,
+            activations: Sequence[ActivationLike],
+            *,
+            normalized: bool = False,
+            fixed_readout: bool = False,
+            norm_gated: bool = False,
+            bias_variance: float = 0.0,
+        ) -> None: ...
 
     def __post_init__(self) -> None:
         """Check the fields, and make a tuple of the activations."""

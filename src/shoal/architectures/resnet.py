@@ -1,9 +1,11 @@
 """The residual network of Du 2018."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import final
+from typing import TYPE_CHECKING, final
 
 from shoal.activations import Activation
+from shoal.activations.names import ActivationLike
 from shoal.architectures.base import (
     Architecture,
     check_depth,
@@ -55,6 +57,17 @@ class ResNet(Architecture):
     depth: int
     residual_scale: float = field(default=1.0, kw_only=True)
     bias_variance: float = later(0.0, kw_only=True)
+
+    if TYPE_CHECKING:  # names and modules are activations too
+
+        def __init__(
+            self,
+            activation: ActivationLike | Sequence[ActivationLike],
+            depth: int,
+            *,
+            residual_scale: float = 1.0,
+            bias_variance: float = 0.0,
+        ) -> None: ...
 
     def __post_init__(self) -> None:
         """Check the fields, and make a tuple of several activations."""

@@ -26,7 +26,7 @@ METHODS: dict[str, type[MomentMatching | SphereMatching]] = {
 def design(
     architecture: Architecture | Network[Any],
     *,
-    input_norm: float,
+    input_norm: float = 1.0,
     which: str | None = None,
     method: Method = "moments",
     trainable: Iterable[str] | None = None,

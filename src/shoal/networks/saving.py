@@ -34,7 +34,7 @@ _KNOWN: dict[str, type] = {kind.__name__: kind for kind in NETWORK_CLASSES} | {
 }
 
 
-def save(network: Network[Any], path: str | os.PathLike[str]) -> None:
+def save(net: Network[Any], path: str | os.PathLike[str]) -> None:
     """Save a network: its weights, its architecture and what is trained, in one file.
 
     The file is a safetensors file with a description in its metadata and a checksum of both. It
@@ -43,11 +43,11 @@ def save(network: Network[Any], path: str | os.PathLike[str]) -> None:
     when loading.
 
     Args:
-        network: A network made by ``build`` or ``load``.
+        net: A network made by ``build`` or ``load``.
         path: Where to.
 
     Raises:
-        TypeError: If ``network`` is none, or its architecture or an activation is of one's own and
+        TypeError: If ``net`` is none, or its architecture or an activation is of one's own and
             not a dataclass.
 
     Example:
@@ -60,15 +60,15 @@ def save(network: Network[Any], path: str | os.PathLike[str]) -> None:
         >>> bool((same(torch.ones(1, 3)) == net(torch.ones(1, 3))).all())
         True
     """
-    if not isinstance(network, Network):
-        kind = type(network).__name__
-        raise TypeError(f"network must be a network made by shoal.build, got {kind}")
+    if not isinstance(net, Network):
+        kind = type(net).__name__
+        raise TypeError(f"net must be a network made by shoal.build, got {kind}")
     target = as_path("path", path)
-    spec = network.spec
+    spec = net.spec
     tensors = {
-        name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()
+        name: tensor.detach().cpu().contiguous() for name, tensor in net.state_dict().items()
     }
-    trained = sorted(name for name, p in network.groups.items() if p.requires_grad)
+    trained = sorted(name for name, p in net.groups.items() if p.requires_grad)
     metadata = {
         "format": _FORMAT,
         "architecture": json.dumps(plain(spec.architecture, "an architecture that is saved")),
@@ -120,10 +120,10 @@ def load(
         spec, trained = _spec(path, metadata, own)
         _check_tensors(path, metadata, tensors, spec)
         weights = {name: tensors[name].to(place) for name in shapes(spec)}
-        network = assemble(spec, weights, solving)
-    for name, parameter in network.groups.items():
+        net = assemble(spec, weights, solving)
+    for name, parameter in net.groups.items():
         parameter.requires_grad_(name in trained)
-    return network
+    return net
 
 
 def _classes(name: str, given: object, base: type) -> list[Any]:

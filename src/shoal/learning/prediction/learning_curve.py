@@ -40,7 +40,7 @@ def learning_curve(
     y: Any = None,
     sizes: Iterable[int] | None = None,
     *,
-    ridge: float | Criterion,
+    ridge: float | Criterion = "loo",
     n: int | Iterable[int] | None = None,
     which: Literal["ck", "ntk"] = "ntk",
     trainable: Iterable[str] | None = None,

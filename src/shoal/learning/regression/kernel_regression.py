@@ -54,7 +54,7 @@ def kernel_regression(
     x: Any,
     y: Any,
     *,
-    ridge: float | Criterion,
+    ridge: float | Criterion = "loo",
     which: Literal["ck", "ntk"] = "ntk",
     trainable: Iterable[str] | None = None,
     width: int | None = None,

@@ -50,7 +50,7 @@ class KernelOptions(TypedDict, total=False):
 
 @overload
 def empirical_kernel(  # type: ignore[overload-overlap]  # a network always has features
-    network: Network[Any],
+    model: Network[Any],
     x1: Tensor,
     x2: Tensor | None = None,
     *,
@@ -59,7 +59,7 @@ def empirical_kernel(  # type: ignore[overload-overlap]  # a network always has 
 ) -> Kernels: ...
 @overload
 def empirical_kernel(
-    network: Module,
+    model: Module,
     x1: Inputs,
     x2: Inputs | None = None,
     *,
@@ -68,7 +68,7 @@ def empirical_kernel(
 ) -> Kernels: ...
 @overload
 def empirical_kernel(
-    network: Module,
+    model: Module,
     x1: Inputs,
     x2: Inputs | None = None,
     *,
@@ -77,7 +77,7 @@ def empirical_kernel(
 ) -> TangentKernel: ...
 @in_standard_settings
 def empirical_kernel(
-    network: Module,
+    model: Module,
     x1: Inputs,
     x2: Inputs | None = None,
     *,
@@ -97,12 +97,12 @@ def empirical_kernel(
     of ``build`` has the same limit at infinite width as that of one output.
 
     Args:
-        network: A network made by ``build``, or any module. Each sample's outputs must be its own:
+        model: A network made by ``build``, or any module. Each sample's outputs must be its own:
             a module that is random or normalizes over samples, as dropout and batch normalization
             do in training mode, is refused.
         x1: Inputs, of shape (n, in_features); for another module of any shape and dtype that it
             takes, with samples in the first dimension. A tuple of tensors, or of trees of them, is
-            for modules that are called as ``network(*x1)``, a dictionary for ``network(**x1)``.
+            for modules that are called as ``model(*x1)``, a dictionary for ``model(**x1)``.
         x2: Other inputs; ``x1`` again by default.
         trainable: What the NTK counts. Groups of weights of a network, for another module names of
             parameters or of modules (``"encoder"``), or patterns (``"*.bias"``); by default
@@ -128,7 +128,7 @@ def empirical_kernel(
         ``ck`` of another module is ``None``.
 
     Raises:
-        TypeError: If ``network`` is none, does not return a tensor, or ``trainable`` is another
+        TypeError: If ``model`` is none, does not return a tensor, or ``trainable`` is another
             string.
         ValueError: If the inputs do not fit, a group, parameter or submodule does not exist, or
             samples depend on each other.
@@ -147,13 +147,13 @@ def empirical_kernel(
         >>> shoal.empirical_kernel(linear, x, trainable={"weight"}).ntk.tolist()
         [[1.0, 0.0], [0.0, 1.0]]
     """
-    if not isinstance(network, Module):
-        raise TypeError(f"network must be a torch.nn.Module, got {network!r}")
+    if not isinstance(model, Module):
+        raise TypeError(f"model must be a torch.nn.Module, got {model!r}")
     flag("diag", diag)
     shared = processes(process_group)
     with shared.collective():
-        check_whole("network", network)
-        whole = exact(network)
+        check_whole("model", model)
+        whole = exact(model)
         left, right = _read(whole, x1, "x1"), None if x2 is None else _read(whole, x2, "x2")
         if diag and right is not None and len(left) != len(right):
             raise ValueError(f"diag needs as many x1 as x2, got {len(left)} and {len(right)}")
@@ -179,17 +179,17 @@ def empirical_kernel(
     return TangentKernel(None, ntk) if ck is None else Kernels(ck, ntk)
 
 
-def _read(network: Module, x: Any, name: str) -> ModuleInputs:
+def _read(model: Module, x: Any, name: str) -> ModuleInputs:
     """Inputs of a network, which are one tensor, or of another module, such as indices of words."""
     return ModuleInputs.checked(
-        name, network.check_input(x, name) if isinstance(network, Network) else x
+        name, model.check_input(x, name) if isinstance(model, Network) else x
     )
 
 
-def _agree(shared: Processes, network: Module, x1: ModuleInputs, x2: ModuleInputs | None) -> None:
+def _agree(shared: Processes, model: Module, x1: ModuleInputs, x2: ModuleInputs | None) -> None:
     """See that all processes have the same network and inputs."""
     given = {**x1.named("x1"), **({} if x2 is None else x2.named("x2"))}
-    given |= dict(network.named_parameters())
+    given |= dict(model.named_parameters())
     shared.agree({name: fingerprint(tensor) for name, tensor in given.items()})
 
 
@@ -225,7 +225,7 @@ def _of_module(
 
 
 def _of_network(
-    network: Network[Any],
+    model: Network[Any],
     x1: ModuleInputs,
     x2: ModuleInputs | None,
     groups: list[str],
@@ -234,38 +234,38 @@ def _of_network(
     diag: bool,
 ) -> Kernels:
     """The kernels of a network that says where each group of its weights acts."""
-    left = _Gradients(network, x1.first, groups)
-    right = left if x2 is None else _Gradients(network, x2.first, groups)
+    left = _Gradients(model, x1.first, groups)
+    right = left if x2 is None else _Gradients(model, x2.first, groups)
     if features is None:
         ck = inner_products(left.features, right.features, diag=diag)
     else:
-        ck = feature_kernel(network, features, x1, x2, diag=diag, forward=network)
+        ck = feature_kernel(model, features, x1, x2, diag=diag, forward=model)
     shares = [left.share(right, name, diag=diag) for name in groups]
     return Kernels(ck, sum(shares, torch.zeros_like(ck)))
 
 
-def _groups(network: Network[Any], trainable: Iterable[str] | None) -> list[str]:
+def _groups(model: Network[Any], trainable: Iterable[str] | None) -> list[str]:
     chosen: Iterable[str]
     if trainable is None:
-        chosen = [name for name, p in network.groups.items() if p.requires_grad]
+        chosen = [name for name, p in model.groups.items() if p.requires_grad]
     elif trainable == "all":
-        chosen = {*network.architecture.parameter_groups, "readout"}
-    elif "readout" in network.spec.trainable and not isinstance(trainable, str):
+        chosen = {*model.architecture.parameter_groups, "readout"}
+    elif "readout" in model.spec.trainable and not isinstance(trainable, str):
         # also where the architecture keeps it fixed
-        known = network.spec.trainable | set(network.architecture.parameter_groups)
+        known = model.spec.trainable | set(model.architecture.parameter_groups)
         names = frozenset(trainable)
-        chosen = names if names and names <= known else network.architecture.check_trainable(names)
+        chosen = names if names and names <= known else model.architecture.check_trainable(names)
     else:
-        chosen = network.architecture.check_trainable(trainable)
+        chosen = model.architecture.check_trainable(trainable)
     return sorted(chosen)
 
 
 class _Gradients:
     """What the groups of weights see, and how the outputs react to what they make of it."""
 
-    def __init__(self, network: Network[Any], x: Tensor, groups: list[str]) -> None:
+    def __init__(self, model: Network[Any], x: Tensor, groups: list[str]) -> None:
         with torch.enable_grad():
-            trace: Trace = network.trace(x)
+            trace: Trace = model.trace(x)
             maps = {name: trace.maps[name] for name in groups}
             self.reactions = reactions(trace.output, maps)
         self.features = trace.features.detach().flatten(1)

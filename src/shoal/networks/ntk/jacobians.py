@@ -83,7 +83,7 @@ class Jacobians:
         if (name := mixing_submodule(module)) is not None:
             where = f"its submodule {name!r}" if name else "itself"
             raise ValueError(
-                "network must have outputs for each sample that depend on nothing else, got a "
+                "model must have outputs for each sample that depend on nothing else, got a "
                 f"{type(module).__name__} in which {where}, in the mode it is in, is random or "
                 "lets samples see each other: call network.eval() first"
             )
@@ -103,10 +103,10 @@ class Jacobians:
         output = functional_call(self.module, tensors, *x.arguments, tie_weights=False)
         if not isinstance(output, Tensor) or not output.is_floating_point():
             kind = output.dtype if isinstance(output, Tensor) else type(output).__name__
-            raise TypeError(f"network must return a tensor of real numbers, got {kind}")
+            raise TypeError(f"model must return a tensor of real numbers, got {kind}")
         if not output.dim() or len(output) != len(x):
             raise ValueError(
-                f"network must return a row for each of its samples, {len(x)}, got a tensor of "
+                f"model must return a row for each of its samples, {len(x)}, got a tensor of "
                 f"shape {tuple(output.shape)}"
             )
         return output
@@ -117,11 +117,11 @@ class Jacobians:
         together, *apart = (part.given_to(self) for part in (pair, pair[:1], pair[1:]))
         alone = torch.cat(apart)
         if not alone.isfinite().all():
-            raise ValueError("network must have finite outputs, got infinity or NaN")
+            raise ValueError("model must have finite outputs, got infinity or NaN")
         tolerance = max(1e-3, 8 * torch.finfo(alone.dtype).eps)
         if float((together - alone).abs().max()) > tolerance * float(alone.abs().max()):
             raise ValueError(
-                "network must have outputs for each sample that depend on nothing else, got other "
+                "model must have outputs for each sample that depend on nothing else, got other "
                 "ones where samples are evaluated together or again: call network.eval() first"
             )
         return alone[:1]

@@ -97,7 +97,7 @@ class Expressions:
         found = phi.source(self)
         if found is None:
             raise TypeError(
-                "network must have activations of shoal, or of one's own with a method source, "
+                "net must have activations of shoal, or of one's own with a method source, "
                 f"got {phi!r}"
             )
         if not is_ours(type(phi)):

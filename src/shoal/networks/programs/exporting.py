@@ -24,7 +24,7 @@ _ONNX_NEEDS = ("onnx", "onnxscript")
 _MOST_IN_ONNX = 3 * 2**29  # PyTorch puts more into a second file
 
 
-def export(network: Network[Any], path: str | os.PathLike[str]) -> None:
+def export(net: Network[Any], path: str | os.PathLike[str]) -> None:
     """Export an explicit network, trained or not, as a program that needs no shoal.
 
     What comes of it is decided by the ending of ``path``:
@@ -39,7 +39,7 @@ def export(network: Network[Any], path: str | os.PathLike[str]) -> None:
       too, whose results are then accurate to about 1e-7.
 
     Args:
-        network: A network of a ``FullyConnected`` architecture, such as a design's, of a
+        net: A network of a ``FullyConnected`` architecture, such as a design's, of a
             ``ResNet``, of a ``ConvNet`` or ``ConvResNet``, or of one's own explicit architecture,
             with shoal's own activations or others that give their ``source``. Equilibria are not
             exported: a design or a distilled network is.
@@ -62,19 +62,19 @@ def export(network: Network[Any], path: str | os.PathLike[str]) -> None:
         small.py small_weights.safetensors
     """
     target = export_target("path", path)
-    if not isinstance(network, Network):
-        kind = type(network).__name__
-        raise TypeError(f"network must be a network made by shoal.build, got {kind}")
-    if not isinstance(network, ChainNetwork):
+    if not isinstance(net, Network):
+        kind = type(net).__name__
+        raise TypeError(f"net must be a network made by shoal.build, got {kind}")
+    if not isinstance(net, ChainNetwork):
         raise TypeError(
-            "network must be an explicit one, such as one of a ConvNet or a FullyConnected "
-            f"architecture, got one of {type(network.architecture).__name__}: shoal.design and "
+            "net must be an explicit one, such as one of a ConvNet or a FullyConnected "
+            f"architecture, got one of {type(net.architecture).__name__}: shoal.design and "
             "shoal.distill make explicit ones"
         )
     if target.suffix == ".py":
-        _export_python(network, target)
+        _export_python(net, target)
     else:
-        _export_onnx(network, target)
+        _export_onnx(net, target)
 
 
 def export_target(name: str, path: str | os.PathLike[str]) -> Path:
@@ -114,26 +114,26 @@ def exported_files(target: Path) -> tuple[Path, ...]:
     return (target, weights) if target.suffix == ".py" else (target,)
 
 
-def _export_python(network: ChainNetwork[Any], target: Path) -> None:
+def _export_python(net: ChainNetwork[Any], target: Path) -> None:
     _, weights = exported_files(target)
-    source, state = module_source(network, module=target.stem, weights=weights.name)
+    source, state = module_source(net, module=target.stem, weights=weights.name)
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
     write_whole(weights, lambda file: save_file(tensors, file))
     write_text(target, source)
 
 
-def _export_onnx(network: ChainNetwork[Any], target: Path) -> None:
-    model = plain_module(network, by_bits=False).eval()
+def _export_onnx(net: ChainNetwork[Any], target: Path) -> None:
+    model = plain_module(net, by_bits=False).eval()
     size = sum(tensor.nbytes for tensor in model.state_dict().values())
     if size > _MOST_IN_ONNX:
         raise ValueError(f"an ONNX file holds weights of at most 1.5 GiB, got {size:,} bytes")
-    spec, free = network.spec, {0: torch.export.Dim("samples")}
+    spec, free = net.spec, {0: torch.export.Dim("samples")}
     sides = spec.pixels or tuple(
         3 * spec.architecture.patch_size for _ in range(spec.pixel_axes)
     )  # vectors have none
     if not spec.pixels:
         free |= {2 + k: torch.export.Dim(f"pixels{k}") for k in range(spec.pixel_axes)}
-    x = network.readout.new_ones(2, spec.in_features, *sides)
+    x = net.readout.new_ones(2, spec.in_features, *sides)
     program = torch.onnx.export(
         model,
         (x,),
@@ -160,13 +160,13 @@ def _log_sigmoid() -> Callable[[Any], Any]:
     return log_sigmoid
 
 
-def plain_module(network: ChainNetwork[Any], *, by_bits: bool = True) -> Module:
+def plain_module(net: ChainNetwork[Any], *, by_bits: bool = True) -> Module:
     """The network as the module that its source defines, with copies of its weights."""
     source, state = module_source(
-        network, module="exported", weights="exported.safetensors", by_bits=by_bits
+        net, module="exported", weights="exported.safetensors", by_bits=by_bits
     )
     namespace: dict[str, Any] = {"__name__": "exported", "__file__": "exported.py"}
     exec(compile(source, "exported.py", "exec"), namespace)
     model: Module = namespace["Model"]()
     model.load_state_dict(state)
-    return model.to(network.readout.device).train(network.training)
+    return model.to(net.readout.device).train(net.training)
