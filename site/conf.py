@@ -101,6 +101,7 @@ Data <data>
 
 Results
 Accuracy <accuracy>
+Performance <performance>
 Tested by others <peers>
 Reproductions <reproductions>
 Findings <findings>
