@@ -52,7 +52,7 @@ def test_cauchy_schwarz(phi, a, b, rho):
     assert value.abs() <= norm(phi, a) * norm(phi, b) * (1 + 1e-12) + 1e-300
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(activations, st.integers(0, 2**31))
 def test_dual_matrices_are_positive_semidefinite(phi, seed):
     generator = torch.Generator().manual_seed(seed)

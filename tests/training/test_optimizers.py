@@ -127,11 +127,8 @@ def test_a_module_of_any_loss_is_trained():
 
 CASES = {
     "adam on batches, dropout and batch statistics": (restless, {"batch_size": 4}),
-    "adam on all samples, dropout": (restless, {}),
     "adam on batches, an equilibrium inside": (residual, {"batch_size": 4}),
     "adam on batches, a cell of one's own": (lambda: layered(warm_start=True), {"batch_size": 4}),
-    "adam on all samples, a cell of one's own": (lambda: layered(warm_start=True), {}),
-    "adam on batches, a network": (lambda: network(TANH, outputs=2), {"batch_size": 4}),
     "adam on all samples, warm starts": (lambda: network(TANH, outputs=2), {}),
 }
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import shoal
 
-few = settings(max_examples=25)
+few = settings(max_examples=8)
 
 
 def problem(seed: int, samples: int, features: int, outputs: int):
