@@ -108,6 +108,7 @@ def test_design_is_that_of_the_library() -> None:
     assert f"wanted {d.target['gamma2']:.8g}" in Path("o/report.html").read_text()
 
 
+@pytest.mark.thorough
 def test_design_takes_norm_and_kernels_of_data() -> None:
     x = 3 * points(40, 100) / 10
     np.save("x.npy", x)

@@ -91,6 +91,7 @@ def gao2022(gamma, rho):
     }
 
 
+@pytest.mark.thorough("0.95", "1.35")
 @pytest.mark.parametrize(("gamma", "rho"), [(0.4, -0.6), (0.95, 0.8), (1.35, 0.3)])
 def test_the_shares_by_quadrature(gamma, rho):
     expected = gao2022(gamma, rho)

@@ -233,7 +233,7 @@ def test_hints():
     ("phi", "trainable"),
     [
         (Tanh(), None),
-        (GELU(), None),
+        pytest.param(GELU(), None, marks=pytest.mark.thorough),
         pytest.param(ReLU(), ["recurrent"], marks=pytest.mark.thorough),
     ],
 )
