@@ -49,6 +49,7 @@ def test_extreme_numbers_get_an_answer(inputs: float, labels: float, failure: st
     assert failure in str(certificate)
 
 
+@pytest.mark.thorough("1e-310-architecture1")
 @pytest.mark.parametrize("architecture", [shoal.ImplicitNetwork(0.1), shoal.DEQ.ling2023(0.001, 2)])
 @pytest.mark.parametrize("number", [1e-310, 1e160, 1e300])
 def test_readouts_of_any_size_get_an_honest_answer(
@@ -137,6 +138,7 @@ INEXACT = [
 ]
 
 
+@pytest.mark.thorough("architecture0")
 @pytest.mark.parametrize("gradient", INEXACT, ids=repr)
 @pytest.mark.parametrize("architecture", [shoal.ImplicitNetwork(0.1), shoal.DEQ.ling2023(0.001, 2)])
 def test_networks_without_their_exact_gradient_are_refused(

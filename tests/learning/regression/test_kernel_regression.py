@@ -40,6 +40,7 @@ def data(n, p=12, outputs=2, seed=0):
     return x, y + x[:, :1]
 
 
+@pytest.mark.thorough("ck-")
 @pytest.mark.parametrize("options", CASES, ids=str)
 @pytest.mark.parametrize("which", ["ck", "ntk"])
 def test_all_methods_agree_with_a_dense_solution(options, which):
