@@ -62,6 +62,7 @@ def test_a_proved_certificate_is_kept_in_training(index: int) -> None:
     assert float(run.losses[-1]) < certificate.rate**50 * float(run.losses[0]) + 1e-20
 
 
+@pytest.mark.thorough("1", "2")
 @pytest.mark.parametrize("index", range(3))
 def test_a_step_that_is_too_large_is_refused(index: int) -> None:
     net, x = trio(512)[index]

@@ -125,6 +125,7 @@ def dense_matrix(weight, padding, sides):
     return matrix.flatten(0, 1).flatten(1)
 
 
+@pytest.mark.thorough("sides3")
 @pytest.mark.parametrize("padding", ["zeros", "circular"])
 @pytest.mark.parametrize("sides", [(7,), (4, 5), (2, 3), (2, 2, 3)])
 def test_norms_of_convolutions(padding, sides):
