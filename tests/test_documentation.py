@@ -73,7 +73,13 @@ def test_examples_of_the_pages(page: Path, namespace: dict[str, object]) -> None
     run_blocks(page_blocks(page), page, namespace)
 
 
-@pytest.mark.thorough("sklearn_estimators", "designs.patches", "designs.sphere")
+LONG = (
+    *("sklearn_estimators", "certificates.width", "distillation.distill"),
+    *(f"designs.{name}" for name in ("design", "patches", "result", "sphere")),
+)
+
+
+@pytest.mark.thorough(*LONG)
 @pytest.mark.parametrize("name", MODULES)
 def test_examples_of_the_docstrings(name: str) -> None:
     skip_unless_there(name)
