@@ -11,7 +11,7 @@ STAMP := $(VENV)/.installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo tour test test-thorough test-slow peers lint format tables docs docs-serve bench wheel release clean
+.PHONY: help demo tour test test-thorough peers lint format tables docs docs-serve bench wheel release clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*  ## ' $(firstword $(MAKEFILE_LIST)) | awk -F ':.*  ## ' '{printf "make %-13s %s\n", $$1, $$2}'
@@ -42,10 +42,7 @@ test: $(STAMP)  ## Run the tests
 	$(PYTEST)
 
 test-thorough: $(STAMP)  ## Run the tests that take some time
-	$(PYTEST) -m 'thorough and not slow'
-
-test-slow: $(STAMP)  ## Run the tests that take long
-	$(PYTEST) -m slow
+	$(PYTEST) -m thorough
 
 # In an environment of its own: the packages of others that shoal's tests do not need.
 PEERS := build/peers

@@ -73,7 +73,13 @@ def test_examples_of_the_pages(page: Path, namespace: dict[str, object]) -> None
     run_blocks(page_blocks(page), page, namespace)
 
 
-@pytest.mark.thorough("sklearn_estimators", "designs.patches", "designs.sphere")
+LONG = (
+    *("sklearn_estimators", "certificates.width", "distillation.distill"),
+    *(f"designs.{name}" for name in ("design", "patches", "result", "sphere")),
+)
+
+
+@pytest.mark.thorough(*LONG)
 @pytest.mark.parametrize("name", MODULES)
 def test_examples_of_the_docstrings(name: str) -> None:
     skip_unless_there(name)
@@ -82,24 +88,6 @@ def test_examples_of_the_docstrings(name: str) -> None:
     for test in doctest.DocTestFinder().find(module):
         runner.run(test)
     assert runner.summarize(verbose=False).failed == 0
-
-
-def test_blocks_share_a_namespace_and_output_is_compared(
-    tmp_path: Path, namespace: dict[str, object]
-) -> None:
-    page = tmp_path / "page.md"
-    page.write_text(
-        "```python\nx = 1\nprint(x)\n```\ntext\n```text\nnot output\n```\n"
-        "```python\nprint(x + 1, 0.122)\n```\n\n```output\n2 0.123\n```\n"
-    )
-    run_blocks(page_blocks(page), page, namespace)
-    page.write_text("```python\nprint(3)\n```\n```text\n4\n```\n")
-    with pytest.raises(pytest.fail.Exception, match=r"page\.md, block 1, line 2"):
-        run_blocks(page_blocks(page), page, namespace)
-    page.write_text("# Title\n\n```python\n1 / 0\n```\n")
-    with pytest.raises(ZeroDivisionError) as error:
-        run_blocks(page_blocks(page), page, namespace)
-    assert error.traceback[-1].lineno == 3  # counted from 0
 
 
 def functions(owner: ModuleType | type, names: list[str]) -> Iterator[tuple[str, Callable]]:

@@ -38,6 +38,7 @@ def alive() -> int:
     return sum(type(one) is Tensor for one in gc.get_objects())
 
 
+@pytest.mark.thorough("diagnosis")
 @pytest.mark.parametrize(
     "call",
     [

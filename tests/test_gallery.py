@@ -7,7 +7,6 @@ import json
 import re
 import runpy
 import struct
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -116,26 +115,6 @@ def test_notebooks_are_small_and_complete(path: Path) -> None:
     assert any("image/png" in o.get("data", ()) for o in outputs)
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_notebooks_install_shoal_where_it_is_missing(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cell = next(notebook_blocks(path)).code
-    commands: list[list[str]] = []
-    monkeypatch.setattr(subprocess, "run", lambda command, **_: commands.append(command))
-    monkeypatch.chdir(path.parent)
-    exec(cell, {})
-    assert commands == []  # it is there
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    exec(cell, {})
-    monkeypatch.chdir(tmp_path)
-    wheel = tmp_path / "shoal-0.1.0-py3-none-any.whl"
-    wheel.touch()
-    exec(cell, {})
-    pip = [sys.executable, "-m", "pip", "install", "--quiet"]
-    assert commands == [[*pip, f"{source}[cli,gpytorch]"] for source in (ROOT, wheel)]
-
-
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
 def test_scripts_are_short_and_say_how_long_they_take(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
@@ -158,29 +137,3 @@ def test_the_page_shows_each(path: Path) -> None:
     width, height = struct.unpack(">II", data[16:24])
     assert width == 400
     assert height <= 330
-
-
-def test_what_the_machine_decides_is_not_compared() -> None:
-    assert matches("took ... s\nright: True", "took 1.3 s\n  right: True\n")
-    assert not matches("took ... s, right: True", "took 1.3 s, right: False")
-    assert not matches("took ... s", "took 1.3 s at last")
-    assert not matches("", "took 1.3 s")
-
-
-def test_numbers_may_differ_as_far_as_computers_do() -> None:
-    same = Printed().check_output
-    assert same("loss 0.123, 4 steps\n", "loss 0.124, 4 steps\n", 0)
-    assert same("1.2e-06 -3.50", "1.3e-06 -3.51", 0)
-    assert not same("loss 0.123\n", "loss 0.125\n", 0)
-    assert same("scale 0.7642966792080205, error 6e-16", "scale 0.7642966792080391, error 0", 0)
-    assert not same("scale 0.7642966792080205", "scale 0.7642967792080205", 0)
-    assert not same("error 6e-16", "error 6e-09", 0)
-    assert not same("4 steps\n", "5 steps\n", 0)
-    assert not same("loss 0.123\n", "gain 0.123\n", 0)
-    assert not same("1 2\n", "1\n", 0)
-    assert not same("variance 0.2", "variance 0.3", 0)
-    assert not same("variance 0.0", "variance 0.1", 0)
-    assert not same("loss 0.1", "loss 0.123", 0)
-    assert same("loss 0.5", "loss 0.499", 0)  # as %.3g prints what is nearly one half
-    assert not same("error 6e-16", "error 6e-12", 0)
-    assert not same("CK 0.1 | NTK |", "CK | NTK 0.1 |", 0)

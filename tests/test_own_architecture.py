@@ -175,16 +175,6 @@ def test_biases_of_any_name_keep_the_kernel_of_orthogonal_inputs(method):
     assert c.ntk.offset == pytest.approx(float(orthogonal.ntk), rel=1e-9)
 
 
-@pytest.mark.thorough
-@BOTH
-def test_designs(architecture):
-    x = inputs(6)
-    sphere = shoal.design(architecture, input_norm=1.0, which="ck", method="sphere")
-    found, wanted = shoal.kernel(sphere.architecture, x).ck, shoal.kernel(architecture, x).ck
-    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-5 * float(wanted.max()))
-    assert shoal.design(architecture, input_norm=1.0, which="ck").residual < 0.01
-
-
 @BOTH
 def test_training_and_regression_are_predicted(architecture):
     x, x_test = inputs(12), inputs(4, seed=1)
@@ -200,24 +190,6 @@ def test_training_and_regression_are_predicted(architecture):
 
 
 @BOTH
-def test_networks_converge_to_the_kernel(architecture):
-    x = inputs(4)
-    limit, errors = shoal.kernel(architecture, x), {}
-    for width in (128, 512):
-        found = [
-            shoal.empirical_kernel(network(architecture, width, seed=seed), x) for seed in range(6)
-        ]
-        errors[width] = [
-            math.sqrt(sum(float((k[i] - limit[i]).square().mean()) for k in found) / 6)
-            / float(limit[i].max())
-            for i in range(2)
-        ]
-    for narrow, wide in zip(errors[128], errors[512], strict=True):
-        assert wide < 0.15
-        assert 1.2 < narrow / wide < 3.4  # about two, as for m^(-1/2)
-
-
-@BOTH
 def test_the_ntk_is_the_gram_matrix_of_gradients(architecture):
     net, x = network(architecture, 20, seed=2), inputs(3)
     rows = [
@@ -230,16 +202,6 @@ def test_the_ntk_is_the_gram_matrix_of_gradients(architecture):
     torch.testing.assert_close(
         shoal.empirical_kernel(net, x).ntk, jacobian @ jacobian.T, rtol=1e-7, atol=1e-9
     )
-
-
-@BOTH
-def test_networks_train_as_predicted(architecture):
-    x = inputs(5)
-    y = torch.sin(3 * x[:, 0])
-    net = network(architecture, 256, seed=1)
-    run = shoal.train(net, x, y, steps=20, step_size="auto", monitor=5)
-    assert run.status == "finished"
-    assert run.losses[-1] < 0.5 * run.losses[0]
 
 
 @BOTH
@@ -353,20 +315,6 @@ def cell(**changes: Any) -> shoal.architectures.Cell:
     )
 
 
-class NoLayers(shoal.Architecture):
-    """One whose layers were forgotten."""
-
-    def layers(self, width: int | None = None) -> Any:
-        """Nothing."""
-
-
-def test_layers_that_are_none():
-    with pytest.raises(TypeError, match=r"layers\(\) of NoLayers must be a Layers, got None"):
-        shoal.kernel(NoLayers(), inputs(2))
-    with pytest.raises(TypeError, match=r"layers\(\) of NoLayers must be a Layers, got None"):
-        network(NoLayers(), 8)
-
-
 @pytest.mark.parametrize(("make", "error", "message"), BAD_PARTS)
 def test_parts_that_no_network_has(make, error, message):
     with pytest.raises(error, match=message):
@@ -414,26 +362,3 @@ def test_fields_hold_the_variances_that_they_stand_for(name):
     variance = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
     with pytest.raises(ValueError, match=f"'entry' of Scaled .* field '{name}', got 1.0"):
         shoal.kernel(Scaled(name), inputs(3), variances={name: variance})
-
-
-@dataclass(frozen=True)
-class OneForTwo(shoal.Architecture):
-    """Two layers that share one activation."""
-
-    activation: shoal.Activation
-
-    def layers(self, width=None):  # noqa: ARG002
-        cells = (
-            shoal.architectures.Cell(self.activation, shoal.architectures.Weights(name))
-            for name in ("first", "second")
-        )
-        return shoal.architectures.Layers(tuple(cells))
-
-
-def test_one_field_for_several_cells_cannot_be_centered():
-    with pytest.raises(TypeError, match="OneForTwo must take a tuple with an activation for each"):
-        shoal.centered(OneForTwo(shoal.activations.ReLU()), input_norm=1.0)
-    assert (
-        shoal.coefficients(OneForTwo(shoal.activations.ReLU()), input_norm=1.0, center=False).alpha1
-        > 0
-    )

@@ -108,16 +108,3 @@ def test_equivalents_and_regression(setting):
     for left, right in zip(found, expected, strict=True):
         assert left.is_cuda
         assert float((left - right).abs().max()) <= 1e-5 * float(right.abs().max())
-
-
-@pytest.mark.parametrize("setting", ["default device", "device"])
-def test_networks_are_built_where_tensors_are_by_default(setting):
-    expected = shoal.build(DEQ, in_features=5, width=8)
-    with SETTINGS[setting]():
-        net = shoal.build(DEQ, in_features=5, width=8)
-        mixture = shoal.GaussianMixture.ling2024(40)
-        x, _ = mixture.sample(10, seed=0)
-    assert x.device.type == "cpu"
-    for name, parameter in net.groups.items():
-        assert parameter.is_cuda
-        assert torch.equal(parameter.cpu(), expected.groups[name])

@@ -60,6 +60,7 @@ def test_several_modules_make_a_cell_of_several_layers():
     )
 
 
+@pytest.mark.thorough
 def test_a_kernel_of_mish_is_that_of_wide_networks():
     x = torch.nn.functional.normalize(torch.randn(3, 5, generator=torch.Generator().manual_seed(0)))
     deq = shoal.DEQ(nn.Mish(), 0.2, 0.8)

@@ -112,7 +112,7 @@ def test_missing_kinks_are_refused():
         moments(own(F.relu6, kinks=(0.0,)), 1.0)
 
 
-@pytest.mark.thorough("0.0")
+@pytest.mark.thorough
 @pytest.mark.parametrize("location", [0.3, 0.0])
 def test_unbounded_derivatives_are_refused(location):
     phi = own(lambda x: (x - location).abs().sqrt())
@@ -125,6 +125,7 @@ def test_functions_that_are_not_finite_are_refused():
         moments(own(torch.log), 1.0)
 
 
+@pytest.mark.thorough
 def test_wild_oscillations_are_refused():
     with pytest.raises(AccuracyError, match="oscillates or jumps too often"):
         moments(own(lambda x: torch.sin(1e5 * x)), 1.0)
@@ -188,7 +189,7 @@ def test_a_kink_declared_a_little_off_is_refused(place, offset):
         moments(phi, 1.0)
 
 
-@pytest.mark.thorough("27")
+@pytest.mark.thorough
 @pytest.mark.parametrize("place", [0.3, 27.3, 273.0])
 def test_a_place_may_be_declared_where_the_function_is_steep_but_smooth(place):
     # the limits that are compared are taken at a distance that grows with the place
@@ -272,6 +273,7 @@ def test_derivatives_that_autograd_loses_far_out():
         assert float(getattr(near, name)) == pytest.approx(float(getattr(far, name)), rel=1e-11)
 
 
+@pytest.mark.thorough
 def test_a_derivative_that_is_lost_for_good_is_told_in_the_users_words():
     phi = own(lambda x: torch.log1p(torch.exp(x)) ** 1.5)
     with pytest.raises(AccuracyError, match=r"^Own\(\) is not .* x = 24.*softplus"):

@@ -106,6 +106,7 @@ def test_kinks_are_kept_in_single_precision():
     assert HAT.derivative(x).tolist() == [1.0, -0.5, -0.5]
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # of dynamo's
 def test_in_compiled_functions():
     compiled = torch.compile(lambda t: 2 * SMOOTH(t), backend="aot_eager")
@@ -141,6 +142,7 @@ def test_the_hat_is_piecewise_linear():
     assert float(m.first) == pytest.approx(0.25, abs=1e-14)
 
 
+@pytest.mark.thorough("1e-06", "1000")
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e3])
 def test_moments_do_not_depend_on_the_scale(scale):
     knots, pieces = np.array(SMOOTH.knots), SMOOTH.pieces

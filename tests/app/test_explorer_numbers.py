@@ -211,6 +211,7 @@ def test_spikes_appear_where_they_should(separation: float, ratio: float) -> Non
         assert one["edges"][0] == pytest.approx(float(np.asarray(limit.edges).min()), rel=0.04)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "kernel"), [("relu", "ntk"), ("gelu", "ck"), ("tanh", "ntk")])
 def test_spikes_between_a_bulk_and_main_directions_are_found(name: str, kernel: str) -> None:
     size, ratio = 120, 1.5

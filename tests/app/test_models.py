@@ -37,6 +37,7 @@ def net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> torch.nn.Module:
     return made
 
 
+@pytest.mark.thorough
 def test_a_network_of_shoal() -> None:
     result = run(
         "diagnose", "net.safetensors", "--data", "x.npy", "-n", "5", "--output", "found", "--json",

@@ -163,6 +163,7 @@ def test_a_section_that_fails_is_named(digits: Subject) -> None:
     assert "division by zero" in render(digits, {section: find(section, digits)}, "")
 
 
+@pytest.mark.thorough
 def test_whoever_kills_it_finds_whole_files(tmp_path: Path) -> None:
     """Each file is that of the first run, or of the second one, and readable."""
     np.save("x.npy", np.random.default_rng(0).normal(size=(20, 3)))
@@ -172,7 +173,7 @@ def test_whoever_kills_it_finds_whole_files(tmp_path: Path) -> None:
     subprocess.run(command, check=True, capture_output=True)
     took = time.monotonic() - begin
     draw = np.random.default_rng(1)
-    for _ in range(4):
+    for _ in range(8):
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         time.sleep(took * draw.uniform(0.6, 1.0))
         process.send_signal(signal.SIGKILL)

@@ -206,6 +206,7 @@ def test_accuracies_of_noisy_labels_are_those_of_the_ridge_of_least_error() -> N
     assert found["infinite"]["deq"] == pytest.approx(explained, abs=3e-3)
 
 
+@pytest.mark.thorough
 def test_the_share_of_variance_that_wide_networks_explain() -> None:
     generator = torch.Generator().manual_seed(0)
     x = torch.nn.functional.normalize(torch.randn(200, 3, generator=generator).double())

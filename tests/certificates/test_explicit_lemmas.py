@@ -23,6 +23,7 @@ def layer_inputs(net: Any, x: Tensor) -> dict[str, Tensor]:
     return {name: one.input.detach() for name, one in net.trace(x).maps.items()}
 
 
+@pytest.mark.thorough("-2]")
 @pytest.mark.parametrize("outputs", [1, 2])
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_every_bound_holds_within_the_radii(name: str, outputs: int) -> None:
@@ -63,6 +64,7 @@ def _check_rank(
         assert float(values[0]) <= float(growth.largest) * ROUND_UP
 
 
+@pytest.mark.thorough("-2]")
 @pytest.mark.parametrize("outputs", [1, 2])
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_a_step_is_linear_but_for_the_remainder(name: str, outputs: int) -> None:

@@ -107,6 +107,7 @@ def distances(net: Any, start: dict[str, Tensor]) -> dict[str, float]:
     }
 
 
+@pytest.mark.thorough("-2]")
 @pytest.mark.parametrize("outputs", [1, 2])
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_every_bound_holds_within_the_radii(name: str, outputs: int) -> None:

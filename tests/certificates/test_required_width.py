@@ -105,6 +105,7 @@ def test_bad_arguments_are_named() -> None:
         shoal.certificates.required_width(DEQ, x[None], y)
 
 
+@pytest.mark.thorough("deq")
 @pytest.mark.parametrize(
     ("architecture", "words"),
     [

@@ -109,6 +109,7 @@ def test_interval_of_hard_tanh(which: str, end: float) -> None:
     assert not hard_tanh.solutions(steeper, 1.0, which)
 
 
+@pytest.mark.thorough("0.0-", "0.4-")
 @pytest.mark.parametrize("recurrent", [0.01, 0.1, 0.2, 0.4, 0.6, 0.8, 0.84, 0.87, 0.95])
 @pytest.mark.parametrize("slope", [0.0, 0.4, -0.5])
 def test_all_leaky_rectifiers_are_found(recurrent: float, slope: float) -> None:

@@ -32,7 +32,7 @@ GRID = [
 ]
 
 
-@pytest.mark.thorough("ReLU")
+@pytest.mark.thorough("ReLU", "-ntk")
 @pytest.mark.parametrize("which", ["ck", "ntk"])
 @pytest.mark.parametrize(("phi", "recurrent", "injected", "input_norm"), GRID)
 def test_coefficients_are_met_to_rounding(
@@ -55,6 +55,7 @@ def test_coefficients_are_met_to_rounding(
             assert abs(a - b) <= 1e-12 * (abs(a) if abs(a) > 1e-10 * size else size), name
 
 
+@pytest.mark.thorough("hard_tanh")
 @pytest.mark.parametrize(
     ("phi", "which", "family", "depth"),
     [

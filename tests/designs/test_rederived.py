@@ -76,7 +76,7 @@ def hermite_squares(x: np.ndarray, w: np.ndarray, f: np.ndarray, order: int) -> 
     return np.array(found)
 
 
-@pytest.mark.thorough("phi0", "phi2", "phi3")
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("phi", "which", "bound"),
     [

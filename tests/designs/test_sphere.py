@@ -179,6 +179,7 @@ def test_bad_arguments():
         design("deq", "ck")
 
 
+@pytest.mark.thorough
 def test_an_accuracy_that_is_not_reached_is_an_error():
     with pytest.raises(AccuracyError, match="tolerance"):
         design(DEQ(HardTanh(), 0.24, 0.8), "ck", degree=48, tolerance=1e-9)

@@ -8,6 +8,7 @@ import shoal
 from diagnosis.models import Classifier, inputs
 
 
+@pytest.mark.thorough
 def test_how_far_training_moved_the_kernel() -> None:
     model, x = Classifier().double(), inputs()
     start = {name: p.clone() for name, p in model.state_dict().items()}
@@ -27,6 +28,7 @@ def test_how_far_training_moved_the_kernel() -> None:
     assert "alignment" in str(moved)
 
 
+@pytest.mark.thorough
 def test_an_aligned_kernel_alone_does_not_make_training_linear() -> None:
     model, x = Classifier().double(), inputs()
     start = {name: p.clone() for name, p in model.state_dict().items()}

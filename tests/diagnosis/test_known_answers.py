@@ -49,6 +49,7 @@ def test_two_equilibria() -> None:
     assert d.gradients == ()  # nothing to differentiate by
 
 
+@pytest.mark.thorough("3.02", "3.5", "3.83")
 @pytest.mark.parametrize(("rate", "period"), [(3.02, 2), (3.2, 2), (3.5, 4), (3.83, 3)])
 def test_a_cycle_of_the_logistic_map(rate: float, period: int) -> None:
     start = torch.full((2, 1), 0.3, dtype=torch.float64)
@@ -80,6 +81,7 @@ def test_a_loop_that_wanders() -> None:
     assert d.solved == 32
 
 
+@pytest.mark.thorough("0.99999")
 @pytest.mark.parametrize("rate", [0.9995, -0.999, 0.99999, -0.99999])
 def test_a_slow_loop_is_told_from_a_drift(rate: float) -> None:
     d = shoal.diagnose(lambda z, u: rate * z + u, ZERO, U)
@@ -152,6 +154,7 @@ def test_gradients_are_compared_only_where_the_exact_one_is_known() -> None:
     assert "3 of 4" in str(d)
 
 
+@pytest.mark.thorough
 def test_samples_may_behave_differently() -> None:
     factors = torch.tensor([[0.5], [-1.0], [1.0], [2.0]], dtype=torch.float64)
     d = shoal.diagnose(lambda z, a: a * z + 1, ZERO, factors)
@@ -206,6 +209,7 @@ def test_states_near_the_largest_number() -> None:
     assert "1 samples" not in one
 
 
+@pytest.mark.thorough("dtype0")
 @pytest.mark.parametrize(
     ("dtype", "rate"),
     [(torch.float32, 0.99999), (torch.bfloat16, 0.25), (torch.float16, 0.5), (torch.float32, -0.5)],
@@ -246,6 +250,7 @@ def test_a_slow_way_to_zero_settles_slowly() -> None:
     assert d.behaviors == {"settles slowly": 4}
 
 
+@pytest.mark.thorough("0.3", "0.001")
 @pytest.mark.parametrize("tolerance", [0.3, 1e-3, 1e-9])
 def test_depths_of_fine_tolerances_are_reached(tolerance: float) -> None:
     d = shoal.diagnose(lambda z, u: 0.9 * z + u, ZERO, U, tolerance=tolerance)
@@ -259,6 +264,7 @@ def test_a_tolerance_that_rounding_does_not_reach_has_no_depth() -> None:
     assert "applications of the cell" not in str(d.remedies)
 
 
+@pytest.mark.thorough
 def test_small_moves_far_from_the_equilibrium_are_not_the_end() -> None:
     # in float32 a step of 1e-5 of the way counts as none
     u = U.float()

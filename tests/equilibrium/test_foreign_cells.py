@@ -67,31 +67,6 @@ def test_gradients_in_both_modes(kind):
     assert gradcheck(function, tensors, check_forward_ad=True, fast_mode=True)
 
 
-@pytest.mark.thorough
-@every_cell
-def test_second_derivatives(kind):
-    function, tensors = as_function(*prepared(kind))
-    assert gradgradcheck(function, tensors, fast_mode=True)
-
-
-@pytest.mark.parametrize("kind", [Normalized, MultiScale, Parametrized], ids=lambda k: k.__name__)
-def test_backward_reaches_every_parameter(kind):
-    """As a training loop calls it: the gradients of 400 steps of the cell, unrolled."""
-    layer, z0, inputs, named = prepared(kind)
-    torch.manual_seed(1)
-    sum(leaf.sin().sum() for leaf in pytree.tree_leaves(layer(z0, *inputs, **named))).backward()
-    found = {n: p.grad.clone() for n, p in layer.named_parameters() if p.requires_grad}
-    layer.zero_grad()
-    state = z0
-    for _ in range(400):
-        torch.manual_seed(1)
-        state = layer.cell(state, *inputs, **named)
-    sum(leaf.sin().sum() for leaf in pytree.tree_leaves(state)).backward()
-    for name, parameter in layer.named_parameters():
-        if parameter.requires_grad:
-            torch.testing.assert_close(found[name], parameter.grad, rtol=1e-8, atol=1e-9)
-
-
 def teach(layer, z0, inputs, named):
     """What the layer returns with other parameters, before these are put back."""
     own = copy.deepcopy(layer.state_dict())

@@ -8,9 +8,6 @@ from torch import nn
 
 import shoal
 
-# PyTorch's forward mode still loads parts that it calls deprecated itself
-forward_mode = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
-
 F64 = torch.float64
 METHODS = [shoal.Implicit(), shoal.Neumann(3), shoal.OneStep(), shoal.Unrolled()]
 METHODS += [shoal.Reversible(0.5, steps=12)]
@@ -75,20 +72,6 @@ def test_newtons_method_takes_fused_attention():
     cell, z0 = Attending(), torch.zeros_like(TOKENS)
     z = shoal.Equilibrium(cell, solver=shoal.NewtonKrylov())(z0, TOKENS)
     torch.testing.assert_close(z, unrolled(cell, z0, TOKENS, steps=30), rtol=1e-9, atol=1e-10)
-
-
-@forward_mode
-@pytest.mark.parametrize("frozen", [False, True])
-def test_forward_mode_takes_fused_attention(frozen):
-    cell, z0 = Attending().requires_grad_(not frozen), torch.zeros_like(TOKENS)
-    layer, v, step = shoal.Equilibrium(cell), random(2, 3, 4, seed=1), 1e-5
-    _, found = torch.func.jvp(lambda x: layer(z0, x), (TOKENS,), (v,))
-    ends = [unrolled(cell, z0, TOKENS + side * step * v, steps=30) for side in (1, -1)]
-    torch.testing.assert_close(found, (ends[0] - ends[1]) / (2 * step), rtol=1e-6, atol=1e-8)
-    forward_ad = torch.autograd.forward_ad
-    with forward_ad.dual_level():
-        z = layer(z0, forward_ad.make_dual(TOKENS, v))
-        torch.testing.assert_close(forward_ad.unpack_dual(z).tangent, found)
 
 
 def test_gradient_penalties_take_fused_attention():
@@ -158,22 +141,3 @@ def test_what_comes_out_may_be_changed_in_place():
     (found,) = torch.autograd.grad(z.mul_(2).sin().sum(), weight)
     (exact,) = torch.autograd.grad((2 * unrolled(cell, Z0, X)).sin().sum(), weight)
     torch.testing.assert_close(found, exact, rtol=1e-9, atol=1e-10)
-
-
-def test_torch_func_inside_a_cell():
-    """Energies whose gradient the cell takes."""
-    torch.manual_seed(0)
-    x, w = (torch.randn(4, 3).double().requires_grad_() for _ in range(2))
-
-    def energy(z, x):
-        return (z * w).square().sum() / 2 + torch.cosh(z).sum() - (z * x).sum()
-
-    cells = (
-        lambda z, x: z - 0.1 * torch.func.grad(energy)(z, x),
-        lambda z, x: z - 0.1 * (z * w * w + torch.sinh(z) - x),
-    )
-    zero, found = torch.zeros(4, 3).double(), []
-    for cell in cells:
-        z = shoal.Equilibrium(cell, on_failure="raise")(zero, x)
-        found.append((z, *torch.autograd.grad(z.square().sum(), (x, w))))
-    torch.testing.assert_close(*found, rtol=1e-8, atol=1e-10)

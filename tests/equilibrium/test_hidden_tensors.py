@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import shoal
-from shoal.equilibrium import OneStep, Unrolled, fixed_point
+from shoal.equilibrium import fixed_point
 
 # PyTorch's forward mode still loads parts that it calls deprecated itself
 forward_mode = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
@@ -91,30 +91,6 @@ def test_vmap_sees_them():
     torch.testing.assert_close(left, right, rtol=1e-9, atol=1e-10)
 
 
-def test_what_is_given_is_not_hidden():
-    expected = torch.autograd.functional.jacobian(given, A)
-    torch.testing.assert_close(torch.func.grad(given)(A), expected)
-    # constants may be hidden, also ones that are made within a transform
-    found = torch.func.grad(
-        lambda a: fixed_point(
-            lambda z, b: torch.cos(b * z * torch.ones_like(a)), Z0, parameters=(a,)
-        ).sum()
-    )(A)
-    torch.testing.assert_close(found, expected)
-
-
-@pytest.mark.parametrize("gradient", [Unrolled(), OneStep()], ids=repr)
-@forward_mode
-def test_the_other_methods_see_them(gradient):
-    for function in (hidden, given):
-        leaf = A.clone().requires_grad_()
-        (expected,) = torch.autograd.grad(given(leaf, gradient=gradient), leaf)
-        found = torch.func.grad(lambda a, f=function: f(a, gradient=gradient))(A)
-        torch.testing.assert_close(found, expected)
-        _, found = tangent(lambda a, f=function: f(a, gradient=gradient))(A)
-        torch.testing.assert_close(found, expected)
-
-
 def routed():
     """A mixture of experts, of which the start uses one."""
 
@@ -154,18 +130,6 @@ def test_parameters_that_are_not_used_at_the_start():
     ones = {name: torch.ones_like(p) for name, p in values.items()}
     tangent = torch.func.jvp(loss, (values,), (ones,))[1]
     torch.testing.assert_close(tangent, torch.stack([g.sum() for g in exact]).sum())
-
-
-def test_tensors_of_a_function_that_are_not_used_at_the_start():
-    def loss(w):
-        one = shoal.Equilibrium(lambda z: torch.tanh(z @ w + 1) if z.any() else torch.ones_like(z))
-        return one(torch.zeros(2, 3).double()).square().sum()
-
-    torch.manual_seed(0)
-    w = (torch.randn(3, 3).double() / 8).requires_grad_()
-    (exact,) = torch.autograd.grad(loss(w), w)
-    assert exact.norm() > 0.1
-    torch.testing.assert_close(torch.func.grad(loss)(w.detach()), exact)
 
 
 @forward_mode

@@ -34,18 +34,6 @@ def test_function_transforms():
     )
 
 
-def test_captured_tensors_of_a_function():
-    torch.manual_seed(0)
-    w = (0.2 * torch.randn(3, 3, dtype=torch.float64)).requires_grad_()
-    u = torch.randn(2, 3, dtype=torch.float64, requires_grad=True)
-    z = Equilibrium(lambda z: torch.tanh(z @ w + u))(torch.zeros_like(u))
-    found = torch.autograd.grad(z.sum(), (u, w))
-    exact = shoal.fixed_point(
-        lambda z, u, w: torch.tanh(z @ w + u), torch.zeros_like(u), inputs=(u,), parameters=(w,)
-    )
-    torch.testing.assert_close(found, torch.autograd.grad(exact.sum(), (u, w)))
-
-
 def test_a_frozen_layer_has_no_gradient():
     layer, z0, (x,), _ = prepared(Normalized)
     layer.requires_grad_(False)

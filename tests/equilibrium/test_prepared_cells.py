@@ -66,33 +66,6 @@ def test_gradcheck():
     assert torch.autograd.gradgradcheck(call, tensors, fast_mode=True)
 
 
-@forward_mode
-def test_transforms_of_functions():
-    layer, (zero, x) = shoal.Equilibrium(Factored(), on_failure="raise"), problem()
-    expected = torch.autograd.functional.jacobian(lambda x: layer(zero, x), x)
-    for transform in (torch.func.jacrev, torch.func.jacfwd):
-        found = transform(lambda x: layer(zero, x))(x.detach())
-        torch.testing.assert_close(found, expected, rtol=1e-7, atol=1e-9)
-    kernels = [
-        shoal.empirical_kernel(one, x.detach()).ntk
-        for one in (Model(Factored()), Model(plain(Factored()), Factored()))
-    ]
-    torch.testing.assert_close(*kernels, rtol=1e-7, atol=1e-9)
-
-
-class Model(torch.nn.Module):
-    """A network around an equilibrium."""
-
-    def __init__(self, cell, owner=None):
-        super().__init__()
-        if owner is not None:  # a function knows its own module: this one
-            cell = plain(owner)
-        self.layer, self.owner = shoal.Equilibrium(cell, on_failure="raise"), owner
-
-    def forward(self, x):
-        return self.layer(torch.zeros_like(x), x)
-
-
 def test_it_prepares_once_for_both_passes():
     cell, (zero, x) = Factored(), problem()
     layer = shoal.Equilibrium(cell)

@@ -24,6 +24,7 @@ def rows(table, name):
     return [(tau, row) for tau, row in zip(REFERENCE[table]["tau"], values, strict=True) if row]
 
 
+@pytest.mark.thorough("Mish", "AbsCubed", "SquaredReLU", "Cosine")
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_moments(name):
     for tau, row in rows("moments", name):
@@ -48,6 +49,7 @@ def test_hermite_coefficients(name):
         assert error <= 1e-12 * expected.abs().max() + TRUNCATED, f"tau = {tau}"
 
 
+@pytest.mark.thorough("AbsCubed", "SquaredReLU", "ShiftedReLU", "ELU_1", "Step", "Mish", "Swish")
 @pytest.mark.parametrize("name", ACTIVATIONS)
 @pytest.mark.parametrize(("quantity", "function"), [("D", dual), ("Dp", dual_derivative)])
 def test_duals(name, quantity, function):
@@ -67,6 +69,7 @@ def test_duals(name, quantity, function):
     assert (error <= 1e-13 * scale + TRUNCATED).all(), "the accuracy that the documentation states"
 
 
+@pytest.mark.thorough("ShiftedReLU", "HardTanh")
 @pytest.mark.parametrize("name", REFERENCE["dual_derivatives"]["values"])
 def test_derivatives_of_duals(name):
     table = REFERENCE["dual_derivatives"]

@@ -1,7 +1,6 @@
 """Kernels of convolutional equilibria against a direct solution and wide networks."""
 
 import itertools
-import math
 
 import pytest
 import torch
@@ -128,63 +127,6 @@ def test_blocks_and_groups():
     torch.testing.assert_close(sum(shares), whole.ntk[:3, 3:], rtol=1e-12, atol=1e-14)
     own = shoal.kernel(net, x, diag=True)
     torch.testing.assert_close(own.ntk, whole.ntk.diagonal(), rtol=1e-12, atol=0)
-
-
-def drawn(net, x, width, seed):
-    """Both kernels of a network with pixels in a row, drawn by hand and iterated."""
-    generator = torch.Generator().manual_seed(seed)
-
-    def normal(*shape):
-        return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-    count, q = x.shape[2], net.kernel_size
-    readout = (width,) if net.pooling else (width, count)
-    weights = [
-        normal(width, width, q),
-        normal(width, x.shape[1], q),
-        normal(width),
-        normal(*readout),
-    ]
-    weights = [w.requires_grad_() for w in weights]
-    mode = "constant" if net.padding == "zeros" else "circular"
-
-    def convolved(features, weight, variance):
-        padded = torch.nn.functional.pad(features, (q // 2, q // 2), mode=mode)
-        return math.sqrt(variance / q) * torch.nn.functional.conv1d(padded, weight)
-
-    given = convolved(x, weights[1], net.input_variance)
-    given = given + math.sqrt(net.bias_variance) * weights[2][:, None]
-    z = torch.zeros_like(given)
-    for _ in range(40):
-        inner = convolved(z, weights[0], net.recurrent_variance) + given
-        z = net.activation.function(inner) / math.sqrt(width)
-    seen = z.mean(2) if net.pooling else z.flatten(1) / math.sqrt(count)
-    output = seen @ weights[3].flatten()
-    rows = [torch.autograd.grad(f, weights, retain_graph=True) for f in output]
-    jacobian = torch.stack([torch.cat([g.flatten() for g in row]) for row in rows])
-    return torch.stack([(seen @ seen.T).detach(), jacobian @ jacobian.T])
-
-
-@pytest.mark.parametrize(
-    "net",
-    [
-        ConvDEQ(Tanh(), 0.15, 0.8, bias_variance=0.2),
-        ConvDEQ(ReLU(), 0.15, 0.8, bias_variance=0.2, pooling="average", padding="circular"),
-    ],
-    ids=repr,
-)
-def test_finite_networks(net):
-    """A fourfold width halves the error; the mean is the limit."""
-    x, seeds = images(2, 2, 4), 16
-    limit = torch.stack(tuple(shoal.kernel(net, x)))
-    errors = []
-    for width in (32, 128):
-        found = torch.stack([drawn(net, x, width, seed) for seed in range(seeds)])
-        near = 4 * found.std(0) / math.sqrt(seeds) + 4 * limit.max() / width
-        assert bool(((found.mean(0) - limit).abs() <= near).all())
-        errors.append((found - limit).square().mean((0, 2, 3)).sqrt())
-    ratio = errors[0] / errors[1]
-    assert bool(((ratio > 1.3) & (ratio < 3.1)).all())
 
 
 def test_what_is_not_there():

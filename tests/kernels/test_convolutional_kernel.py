@@ -126,16 +126,6 @@ def test_symmetries():
     assert agree(zeros, *(torch.einsum("ab,nbhw->nahw", turn, t) for t in (x, y)))
 
 
-def test_without_residuals_the_first_layer_remains():
-    x = images(3, 2, 4)
-    found = kernel(ConvResNet(Softplus(), 3, residual_scale=0.0), x)
-    alone = kernel(ConvResNet(Softplus(), 1), x)
-    for matrix, other in zip(found, alone, strict=True):
-        torch.testing.assert_close(matrix, other)
-    last = kernel(ConvResNet(Softplus(), 3, residual_scale=0.0), x, trainable={"layer3"})
-    assert not last.ntk.any()
-
-
 @pytest.mark.thorough("Tanh()")
 @pytest.mark.parametrize(
     ("sigma", "memory"),

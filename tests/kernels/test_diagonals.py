@@ -128,6 +128,7 @@ def of_norms(norms):
     return x / x.norm(dim=1, keepdim=True) * norms[:, None]
 
 
+@pytest.mark.thorough("False")
 @pytest.mark.parametrize("gradients", [False, True])
 def test_many_norms_next_to_those_that_have_no_kernel(gradients):
     """The kernel exists from a norm of 0.1406 on, in the octave that begins at 0.125."""

@@ -86,7 +86,7 @@ def test_second_derivatives_are_refused():
         torch.autograd.grad(shoal.kernel(FLAT, x).ck.sum(), x, create_graph=True)
 
 
-@pytest.mark.thorough("Erf")
+@pytest.mark.thorough
 @BOTH
 def test_operators(net):
     x, y, v = images(5, 2, 3), images(3, 2, 3, seed=1), images(5, 2, seed=2)

@@ -28,6 +28,7 @@ def images(*shape, seed=0):
     return x
 
 
+@pytest.mark.thorough("recurrent'", "readout'")
 @pytest.mark.parametrize("groups", [None, ("recurrent",), ("input", "readout")], ids=str)
 @pytest.mark.parametrize(("net", "shape"), CASES, ids=str)
 def test_loops_make_the_same_kernels(monkeypatch, net, shape, groups):

@@ -98,7 +98,7 @@ def test_matrices(case):
     assert max(deviations(found, case, INPUTS)) <= (1e-12 if homogeneous else 1e-14)
 
 
-@pytest.mark.thorough("10-all")
+@pytest.mark.thorough("10-all", "1-all", "2-all")
 @every_case
 def test_matrices_of_inputs_of_one_norm(case):
     """Always by a series in the angle, whose error is below 1e-12 of the diagonal."""

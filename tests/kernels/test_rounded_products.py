@@ -1,5 +1,6 @@
 """Products in reduced precision, against the matrix in float64."""
 
+import pytest
 import torch
 
 import shoal
@@ -8,6 +9,7 @@ from kernels.points import inputs
 RELU = shoal.DEQ(shoal.activations.ReLU(), recurrent_variance=0.2, input_variance=0.8)
 
 
+@pytest.mark.thorough
 def test_regressions_meet_their_tolerance_in_float64():
     x = inputs(1400, 5, one_norm=True)
     y = torch.stack([x[:, 0] * x[:, 1], x[:, 2].abs()], 1)

@@ -111,7 +111,7 @@ def check(deq, name, dtype, trainable, x, expected):
         assert np.max(np.abs(total - [sums[1], s * sums[4], w * sums[5]])) <= error * size.sum()
 
 
-@pytest.mark.thorough("float32-0.45", "float64-0.45-one")
+@pytest.mark.thorough("float32", "0.45", "ELU_0.5-float64-0.2-different")
 @pytest.mark.parametrize(("name", "dtype", "variances", "one_norm", "trainable"), CASES)
 def test_slopes(name, dtype, variances, one_norm, trainable):
     """Kernels of pairs with one input: one series in the angle, or the equations of each pair."""

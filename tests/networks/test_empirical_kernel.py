@@ -1,7 +1,5 @@
 """Empirical kernels against explicit Jacobians, and against the kernels of infinite width."""
 
-import math
-
 import pytest
 import torch
 
@@ -99,31 +97,6 @@ def deviation(architecture, width, x, *, trainable=None, weights="gaussian", see
     return (squares / seeds).sqrt()
 
 
-CONVERGING = [
-    (DEQ(Tanh(), 0.2, 0.8), None),
-    (DEQ(Tanh(), 0.2, 0.8), {"recurrent"}),
-    (DEQ(Tanh(), 0.2, 0.8), {"input"}),
-    (DEQ(ReLU(), 0.2, 0.8), None),
-    (FullyConnected((Tanh(), Softplus())), None),
-    (FullyConnected.du2018(Softplus(), depth=3), None),
-    *((ImplicitNetwork(gamma=0.4), {g}) for g in ("readout", "skip", "recurrent", "input")),
-    *((ResNet(Softplus(), 3, residual_scale=2.0), {g}) for g in ("layer1", "layer2", "layer3")),
-    (ResNet((Tanh(), Softplus()), 2), None),
-]
-
-
-@pytest.mark.thorough("Softplus(), Softplus()", "(Tanh(), Softplus()), normalized")
-@pytest.mark.parametrize(("architecture", "trainable"), CONVERGING, ids=str)
-def test_convergence_to_infinite_width(architecture, trainable):
-    """The deviation falls like one over the root of the width: by 2.8 for 8 times the width."""
-    x = inputs(6, 10)
-    narrow = deviation(architecture, 64, x, trainable=trainable)
-    wide = deviation(architecture, 512, x, trainable=trainable)
-    assert (wide < 4 * 512**-0.5).all()
-    assert (narrow / wide > 1.5).all()
-    assert (narrow / wide < 8).all()
-
-
 @pytest.mark.parametrize("weights", ["rademacher", "uniform"])
 def test_the_limit_is_universal(weights):
     """Ling 2024: any law of mean zero and unit variance, if no single input counts too much."""
@@ -132,46 +105,6 @@ def test_the_limit_is_universal(weights):
     wide = deviation(architecture, 1024, x, weights=weights)
     assert (wide < 0.12).all()
     assert (narrow / wide > 2).all()
-
-
-def test_convergence_in_the_standard_parametrization():
-    """Its NTK grows with the width, so it is compared at that width."""
-    deq = DEQ.ling2023(0.1, 10)
-    x = math.sqrt(10) * inputs(4, 10)
-    errors = []
-    for width in (64, 1024):
-        exact = kernel(deq, x, width=width).ntk
-        found = [
-            empirical_kernel(network(deq, features=10, width=width, seed=seed), x).ntk
-            for seed in range(3)
-        ]
-        errors.append(float((torch.stack(found) - exact).square().mean().sqrt() / exact.norm()))
-    assert errors[1] < 0.5 * errors[0]
-
-
-def test_the_implicit_network_at_large_width():
-    """The diagonal of the limits in closed form: P, and G∞ = 1/2 for the skip."""
-    gamma, width = 0.4, 1024
-    x = inputs(5, 10)
-    p = 0.5
-    for _ in range(100):
-        s2 = gamma**2 * p
-        theta = math.acos(1 / math.sqrt(1 + s2))
-        angle = math.pi - theta + math.sin(theta) * math.cos(theta)
-        p = s2 / 4 + (1 + s2) * angle / (2 * math.pi)
-    f = (math.pi - theta) / (2 * math.pi)
-    slope = 0.25 + f
-    net = network(ImplicitNetwork(gamma), features=10, width=width)
-    shares = {
-        "readout": p,
-        "skip": 0.5,
-        "recurrent": gamma**2 * p * slope / (1 - gamma**2 * slope),
-        "input": f / (1 - gamma**2 * slope) + 0.5,
-    }
-    for name, expected in shares.items():
-        found = empirical_kernel(net, x, trainable={name}).ntk.diagonal()
-        assert (found / expected - 1).abs().max() < 0.25, name
-        assert abs(float(found.mean()) / expected - 1) < 0.1, name
 
 
 @every_architecture

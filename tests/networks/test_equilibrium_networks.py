@@ -11,14 +11,11 @@ import shoal
 from networks.small import inputs, network
 from shoal import (
     DEQ,
-    Anderson,
     ConvergenceError,
     ConvergenceWarning,
     Implicit,
     ImplicitNetwork,
-    OneStep,
     Picard,
-    Unrolled,
 )
 from shoal.activations import ReLU, Softplus, Tanh
 from shoal.equilibrium import Status
@@ -64,108 +61,6 @@ def test_the_equation_of_the_implicit_network():
     torch.testing.assert_close(net(x), z @ net.readout.T + mapped @ net.skip.T)
     for readout in (net.readout, net.skip):
         assert set(readout.flatten().tolist()) == {-1.0, 1.0}
-
-
-def kronecker(a, b):
-    return torch.kron(a.contiguous(), b.contiguous())
-
-
-def test_gradients_of_ling_2023():
-    """Lemma 2 with R = (I ⊗ aᵀ) J⁻¹ D, the whole batch at once."""
-    net, x = network(DEQ.ling2023(0.1, 4), width=10), 2 * inputs(3)
-    y = inputs(3, 1, seed=1)
-    predicted = net(x)
-    (0.5 * (predicted - y).square().sum()).backward()
-    with torch.no_grad():
-        n, m = 3, 10
-        w, u, a = net.recurrent, net.input, net.readout[0]
-        z = net.solve(x).value.T  # (m, n), as in the paper
-        slopes = (w @ z + u @ x.T >= 0).double()
-        d = torch.diag(slopes.T.reshape(-1))  # vec stacks columns
-        jacobian = torch.eye(m * n).double() - d @ kronecker(torch.eye(n).double(), w)
-        r = kronecker(torch.eye(n).double(), a[None]) @ torch.linalg.inv(jacobian) @ d
-        error = (predicted - y)[:, 0]
-        identity = torch.eye(m).double()
-        for found, left in ((net.recurrent.grad, z), (net.input.grad, x.T)):
-            expected = kronecker(left, identity) @ r.T @ error
-            assert (found.T.reshape(-1) - expected).abs().max() < 1e-10
-        assert (net.readout.grad[0] - z @ error).abs().max() < 1e-10
-
-
-def test_gradients_of_gao_2022():
-    """Lemma 2.3, sample by sample."""
-    net, x = network(ImplicitNetwork(gamma=0.4), width=10), inputs(3)
-    y = inputs(3, 1, seed=1)
-    predicted = net(x)
-    (0.5 * (predicted - y).square().sum()).backward()
-    with torch.no_grad():
-        m, scale = 10, 0.4 / math.sqrt(10)
-        expected = {name: torch.zeros_like(p) for name, p in net.groups.items()}
-        for i in range(3):
-            error = (predicted - y)[i, 0]
-            z, mapped = net.solve(x[i : i + 1]).value[0], torch.relu(net.input @ x[i]) / m**0.5
-            d = torch.diag((scale * net.recurrent @ z + mapped > 0).double())
-            e = torch.diag((net.input @ x[i] > 0).double())
-            inverse = torch.linalg.inv(torch.eye(m).double() - scale * d @ net.recurrent)
-            through = d @ inverse.T @ net.readout[0]
-            expected["readout"] += error * z
-            expected["skip"] += error * mapped
-            expected["recurrent"] += scale * error * torch.outer(through, z)
-            expected["input"] += error / m**0.5 * torch.outer(e @ (through + net.skip[0]), x[i])
-        for name, parameter in net.groups.items():
-            assert (parameter.grad - expected[name]).abs().max() < 1e-10, name
-
-
-@pytest.mark.parametrize("architecture", IMPLICIT, ids=repr)
-@pytest.mark.parametrize("solver", [Picard(), Anderson()], ids=repr)
-def test_gradients_are_those_of_the_iteration(architecture, solver):
-    x = inputs()
-    gradients = []
-    for method in ({"solver": solver}, {"gradient": Unrolled()}):
-        net = network(architecture, out_features=2, **method)
-        net(x).sin().sum().backward()
-        gradients.append([p.grad for p in net.parameters()])
-    for implicit, unrolled in zip(*gradients, strict=True):
-        torch.testing.assert_close(implicit, unrolled, rtol=1e-8, atol=1e-9)
-
-
-def test_gradient_checks_of_the_module():
-    net, x = network(width=4, out_features=2), inputs(2, 4).requires_grad_()
-    parameters = {name: p.detach().requires_grad_() for name, p in net.groups.items()}
-
-    def function(x, *values):
-        named = dict(zip(parameters, values, strict=True))
-        return torch.func.functional_call(net, named, (x,))
-
-    assert torch.autograd.gradcheck(function, (x, *parameters.values()))
-    assert torch.autograd.gradgradcheck(function, (x, *parameters.values()))
-
-
-def test_one_step_is_cheaper_and_another_gradient():
-    x = inputs()
-    nets = [network(gradient=g) for g in (Implicit(), OneStep())]
-    for net in nets:
-        net(x).sum().backward()
-    assert not torch.allclose(nets[0].recurrent.grad, nets[1].recurrent.grad, rtol=1e-3)
-    torch.testing.assert_close(nets[0].readout.grad, nets[1].readout.grad)
-    assert nets[1].last_adjoint is None
-
-
-def test_function_transforms_over_parameters():
-    net, x = network(width=8), inputs()
-    parameters = {name: p.detach() for name, p in net.groups.items()}
-
-    def loss(parameters):
-        return torch.func.functional_call(net, parameters, (x,)).square().sum()
-
-    net(x).square().sum().backward()
-    for name, gradient in torch.func.grad(loss)(parameters).items():
-        torch.testing.assert_close(gradient, net.groups[name].grad)
-    ensemble = {name: torch.stack([p, 0.5 * p]) for name, p in parameters.items()}
-    halved = {name: 0.5 * p for name, p in parameters.items()}
-    torch.testing.assert_close(
-        torch.func.vmap(loss)(ensemble), torch.stack([loss(parameters), loss(halved)])
-    )
 
 
 @pytest.mark.thorough

@@ -111,6 +111,7 @@ def jacobian(module, x, names):
     return torch.stack(rows)
 
 
+@pytest.mark.thorough("blocks-around", "blocks-loop")
 @pytest.mark.parametrize("kind", MODULES)
 @pytest.mark.parametrize("memory", [None, 4000], ids=["whole", "blocks"])
 def test_the_ntk_is_the_gram_matrix_of_gradients(kind, memory):

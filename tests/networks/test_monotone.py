@@ -65,6 +65,7 @@ def test_it_contracts_at_its_rate(activation, scale):
     assert float(torch.linalg.svdvals(reflection)[0]) <= cell.rate
 
 
+@pytest.mark.thorough("softplus", "sigmoid", "hardtanh", "identity")
 @every_activation
 def test_another_method_finds_the_same_equilibrium(activation):
     """Small steps along the plain residual, which follow a differential equation to its rest."""

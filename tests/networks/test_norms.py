@@ -101,6 +101,7 @@ def test_the_constraint_certifies_what_it_returns():
         assert math.sqrt(0.1 / 40) * norm <= bound <= 0.9
 
 
+@pytest.mark.thorough("standard", "0.5")
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("max_gain", [0.9, 0.5, 1e-4])
 @pytest.mark.parametrize("parametrization", ["ntk", "standard"])

@@ -198,20 +198,6 @@ def test_wrong_tensors(tmp_path, change, message):
         load(path)
 
 
-def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
-    path = saved(tmp_path)
-    before = path.read_bytes()
-
-    def fail(*_args, **_options):
-        raise OSError("disk full")
-
-    monkeypatch.setattr("shoal.networks.saving.save_file", fail)
-    with pytest.raises(OSError, match="disk full"):
-        save(network(DEQ(ReLU(), 0.1, 0.1)), path)
-    assert path.read_bytes() == before
-    assert len(list(tmp_path.iterdir())) == 1
-
-
 def test_only_networks_are_saved(tmp_path):
     with pytest.raises(TypeError, match=r"must be a network made by shoal\.build, got Linear$"):
         save(torch.nn.Linear(2, 2), tmp_path / "net")

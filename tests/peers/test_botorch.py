@@ -1,9 +1,6 @@
 """BoTorch: the values of its infinite-width kernel, its models and acquisition with ours."""
 
 import math
-import runpy
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -103,24 +100,3 @@ def test_an_acquisition_function_is_optimized() -> None:
     corner = improvement(bounds[:1, None])
     assert bool((point >= bounds[0]).all() and (point <= bounds[1]).all())
     assert value > corner
-
-
-@pytest.mark.thorough
-def test_the_example_searches_with_every_kernel(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Two steps with one seed: a regret for each kernel, and a figure."""
-    path, figure = (
-        Path(__file__).parents[2] / "examples/bayesian_optimization.py",
-        tmp_path / "a.png",
-    )
-    sizes = ["--seeds", "1", "--steps", "2", "--output", str(figure)]
-    monkeypatch.setattr(sys, "argv", [str(path), *sizes])
-    runpy.run_path(str(path), run_name="__main__")
-    heading, *rows = capsys.readouterr().out.splitlines()
-    assert heading.startswith("branin: regret")
-    assert [row[:22].strip() for row in rows] == ["DEQ", "InfiniteWidthBNNKernel", "Matérn 5/2"]
-    assert all(
-        0 <= float(row[22:].split()[0]) < 308 for row in rows
-    )  # what Branin's function spans
-    assert figure.read_bytes().startswith(b"\x89PNG")

@@ -168,7 +168,7 @@ def test_moments(covariances: list[Array], counts: list[float]) -> None:
     assert quadrature_moments(law) == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.thorough("True-0.4")
+@pytest.mark.thorough("True")
 @pytest.mark.parametrize("ratio", [0.4, 2.5])
 @pytest.mark.parametrize("dense", [False, True])
 def test_random_matrices(ratio: float, dense: bool) -> None:
@@ -210,6 +210,7 @@ def test_cdf_density_and_quantile_belong_together() -> None:
     assert np.diff(law.cdf(law.support), axis=1) == pytest.approx(np.array([[40], [20]]) / 300)
 
 
+@pytest.mark.thorough("20.0")
 @pytest.mark.parametrize("ratio", [0.05, 0.5, 1.0, 2.0, 20.0])
 @pytest.mark.parametrize(
     "values",
@@ -231,6 +232,7 @@ def test_one_covariance_has_mass_one(values: Array, ratio: float) -> None:
     assert shares[hard:] == pytest.approx(np.round(shares[hard:]), abs=1e-4)
 
 
+@pytest.mark.thorough("20.0")
 @pytest.mark.parametrize("ratio", [0.05, 0.5, 1.0, 2.0, 20.0])
 @pytest.mark.parametrize("classes", [2, 5])
 def test_several_covariances_have_mass_one(classes: int, ratio: float) -> None:
@@ -274,6 +276,7 @@ def test_orthogonal_classes_superpose() -> None:
     assert mass(law) == pytest.approx(1, abs=1e-8)
 
 
+@pytest.mark.thorough("counts0", "counts2")
 @pytest.mark.parametrize(
     ("counts", "rank"), [([90.0, 90.0], 25), ([8.0, 150.0], 23), ([20.0, 20.0], 25)]
 )

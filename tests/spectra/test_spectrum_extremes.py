@@ -17,6 +17,7 @@ def scaled(factor):
     return shoal.GaussianMixture(np.sqrt(factor) * means, [factor * 1.0, factor * 1.3])
 
 
+@pytest.mark.thorough("True")
 @pytest.mark.parametrize("center", [True, False])
 @pytest.mark.parametrize("factor", [1e-10, 1e10])
 def test_relu_scales_with_the_data(factor, center):

@@ -31,13 +31,6 @@ def test_a_run_without_a_loss_is_printed_and_drawn(architecture, labels, options
     assert figure.axes[0].get_title() == "loss, diverged"
 
 
-def test_a_run_of_arrays_without_a_loss_is_printed() -> None:
-    x, y = data()
-    with pytest.warns(shoal.ConvergenceWarning, match="the training diverged"):
-        run = train(network(WILD), x.numpy(), y.numpy(), step_size=0.1, steps=2)
-    assert "no loss was found" in repr(run)
-
-
 def test_promises_that_nothing_was_measured_of_are_not_kept() -> None:
     assert diverged(network(WILD)).kept == {"equilibrium": False}
     assert diverged(network(SHALLOW), 1e200).kept == {}
@@ -48,10 +41,3 @@ def test_a_loss_that_overflows_has_exceeded_its_bound() -> None:
     assert run.losses.isfinite().all()
     assert run.violations["loss"] == run.steps + 1 == 1
     assert not run.kept["loss"]
-
-
-def test_a_run_that_diverges_on_its_way_is_printed_and_drawn() -> None:
-    run = diverged(network(SHALLOW), step_size=1e3, steps=500)
-    assert repr(run).startswith(f"TrainingRun(diverged after {run.steps} steps, loss ")
-    pytest.importorskip("matplotlib")
-    run.plot().canvas.draw()

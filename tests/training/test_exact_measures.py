@@ -1,7 +1,6 @@
 """What is measured of a network uses its exact gradient, whatever it trains with."""
 
 import pytest
-import torch
 
 import shoal
 from shoal.training import train
@@ -32,18 +31,3 @@ def test_step_sizes_ratios_and_gram_matrices(gradient, trainable):
         assert first[1] == pytest.approx(first[0], rel=1e-6)
     # the weights themselves move along what was asked for
     assert exact.losses[1].item() != pytest.approx(other.losses[1].item(), rel=1e-9)
-
-
-def test_the_exact_network_shares_the_weights_and_nothing_else():
-    net = network(DEEP, gradient=shoal.OneStep())
-    exact = net.exact()
-    x, _ = data(DEEP)
-    assert exact.recurrent is net.recurrent
-    exact(x).sum().backward()
-    assert net.last_solve is None
-    assert exact.last_adjoint.converged.all()
-    assert not exact.warm_start
-    parametrized = torch.nn.utils.parametrizations.spectral_norm(network(DEEP), "recurrent")
-    torch.testing.assert_close(parametrized.eval().exact()(x), parametrized(x))
-    explicit = network(shoal.FullyConnected((shoal.activations.ReLU(),)))
-    assert explicit.exact() is explicit

@@ -83,17 +83,17 @@ def test_interrupted_runs_continue(tmp_path, architecture, method, step_size, dt
 
 
 def test_killed_runs_leave_a_whole_checkpoint(tmp_path) -> None:
-    """Ten kills at random moments; then the run continues as if there had been none."""
+    """Five kills at random moments; then the run continues as if there had been none."""
     path = tmp_path / "run"
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     environment["CUDA_VISIBLE_DEVICES"] = ""  # a forked child cannot use what its parent has begun
-    command = [sys.executable, killing.__file__, str(path), "10"]
+    command = [sys.executable, killing.__file__, str(path), "5"]
     done = subprocess.run(
         command, capture_output=True, text=True, env=environment, check=False, timeout=300
     )
     assert done.returncode == 0, done.stderr
     counts = [int(line) for line in done.stdout.splitlines()]
-    assert len(counts) == 10
+    assert len(counts) == 5
     assert counts == sorted(set(counts))  # each life made steps
     steps = counts[-1] + 5
     (found, net), (whole, straight) = killing.run(steps, path), killing.run(steps)

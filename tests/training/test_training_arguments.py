@@ -136,14 +136,6 @@ def test_a_certified_run_goes_on_after_an_interruption(tmp_path) -> None:
     assert all(run.kept.values())
 
 
-def test_the_bound_of_the_flow() -> None:
-    x, y = data()
-    run = shoal.train(network(), x, y, step_size=0.5, steps=4, method="flow", reduction="mean")
-    rate = run.initial_eigenvalue / len(x)
-    torch.testing.assert_close(run.loss_bound, run.losses[0] * torch.exp(-rate * run.times))
-    assert all(run.kept.values())
-
-
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
@@ -178,17 +170,6 @@ def test_bad_arguments(changes, error, message) -> None:
     arguments = {"net": network(), "x": x, "y": y, "steps": 1, "step_size": 0.1} | changes
     with pytest.raises(error, match=message):
         shoal.train(arguments.pop("net"), arguments.pop("x"), arguments.pop("y"), **arguments)
-
-
-def test_bad_monitors_and_networks() -> None:
-    with pytest.raises(ValueError, match="promises must be one of"):
-        shoal.training.Monitor(promises={"luck"})
-    with pytest.raises(ValueError, match="every must be >= 1"):
-        shoal.training.Monitor(every=0)
-    net = network()
-    net.requires_grad_(False)
-    with pytest.raises(ValueError, match="weights that require a gradient"):
-        shoal.train(net, *data(), step_size=0.1, steps=1)
 
 
 def test_no_steps_are_a_look() -> None:

@@ -131,6 +131,7 @@ def test_an_ensemble_of_networks():
     assert abs(squares.mean() - found.loss_std[0] ** 2) < 4 * squares.std() / seeds**0.5
 
 
+@pytest.mark.thorough("0.0-", "2.0-")
 @pytest.mark.parametrize("architecture", [DEQ_TANH, STANDARD, FullyConnected((Tanh(),))], ids=repr)
 @pytest.mark.parametrize("scale", [0.0, 0.5, 2.0])
 def test_the_ntk_of_a_scaled_readout(architecture, scale):

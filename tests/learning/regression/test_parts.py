@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import shoal
-from shoal.linalg import CholeskyFactor, Columns, Diagonal, cholesky, conjugate_gradients
+from shoal.linalg import CholeskyFactor, cholesky
 
 RELU = shoal.DEQ(shoal.activations.ReLU(), recurrent_variance=0.2, input_variance=0.8)
 
@@ -38,55 +38,6 @@ def test_factors_in_place(panel, rows, monkeypatch):
     again = CholeskyFactor(array, kernel.diagonal().clone(), 2.0)  # another ridge, the same array
     other = kernel + 2.0 * torch.eye(50, dtype=torch.float64)
     torch.testing.assert_close(again.solve(b), torch.linalg.solve(other, b))
-
-
-def test_indefinite_matrices_have_no_factor():
-    matrix = torch.tensor([[1.0, 2.0], [2.0, 1.0]])
-    with pytest.raises(shoal.AccuracyError, match="not positive definite in"):
-        CholeskyFactor(matrix, torch.ones(2), 0.0)
-
-
-@pytest.mark.parametrize("kind", ["diagonal", "columns"])
-def test_preconditioners_are_the_matrices_they_say(kind):
-    if kind == "diagonal":
-        near = Diagonal(torch.arange(1.0, 9.0, dtype=torch.float64))
-        dense = near.values.diag()
-    else:
-        columns = normal(8, 3)
-        near = Columns(columns, columns.T @ columns, 0.25)
-        dense = columns @ columns.T + 0.25 * torch.eye(8).double()
-    b = normal(8, 2, seed=1)
-    torch.testing.assert_close(near.solve(b), torch.linalg.solve(dense, b))
-    torch.testing.assert_close(near.root(near.root(b)), dense @ b)
-    assert near.logdet() == pytest.approx(float(torch.logdet(dense)))
-
-
-def test_conjugate_gradients_refine_with_exact_residuals():
-    half = normal(40, 60)
-    exact = half @ half.T / 60 + 0.1 * torch.eye(40, dtype=torch.float64)
-    rough = exact + 1e-3 * torch.diag(normal(40, seed=2))
-    b = normal(40, 2, seed=1)
-    found = conjugate_gradients(
-        lambda v: rough @ v,
-        b,
-        precondition=lambda r: r,
-        rtol=1e-12,
-        max_steps=1000,
-        exact=lambda v: exact @ v,
-    )
-    assert found.converged
-    torch.testing.assert_close(found.solution, torch.linalg.solve(exact, b), rtol=1e-9, atol=1e-10)
-
-
-def test_conjugate_gradients_do_not_take_nan_for_zero():
-    found = conjugate_gradients(
-        lambda v: v * math.nan,
-        torch.ones(3, 1),
-        precondition=lambda r: r,
-        rtol=1e-3,
-        max_steps=4,
-    )
-    assert not found.converged
 
 
 @pytest.mark.parametrize(
