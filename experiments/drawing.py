@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import cycle
-from typing import Any, Literal, TypeVar
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -11,9 +11,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from experiments.statistics import power_law
-
-Row = TypeVar("Row")
-Column = TypeVar("Column")
 
 # distinct also for the color-blind (Okabe and Ito)
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -41,31 +38,20 @@ STYLE = {
 
 
 def draw_panels(
-    rows: Collection[Row],
-    columns: Collection[Column],
-    draw: Callable[[Axes, Row, Column], str],
-    size: tuple[float, float],
-    *,
-    x: str = "",
-    y: str = "",
-    title: float | None = None,
-    legend: int | None = 0,
-    sharex: bool = False,
-    sharey: bool | Literal["row"] = False,
-) -> Figure:
+    rows: Collection[Any], columns: Collection[Any], draw: Callable[[Axes, Any, Any], str],
+    size: tuple[float, float], *, x: str = "", y: str = "", title: float = 11,
+    legend: int | None = 0, **shared: Any,
+) -> Figure:  # fmt: skip
     """A figure with a panel for each row and column, whose titles ``draw`` returns.
 
     ``x`` names the axes below the last row, ``y`` those left of the first column, ``title`` is the
     size of titles, and ``legend`` the row whose first panel has what the legend below them shows.
     """
     figure = Figure(figsize=size)
-    letters: dict[str, Any] = {} if title is None else {"fontsize": title}
-    panels: Any = figure.subplots(
-        len(rows), len(columns), squeeze=False, sharex=sharex, sharey=sharey
-    )
+    panels: Any = figure.subplots(len(rows), len(columns), squeeze=False, **shared)
     for line, row in zip(panels, rows, strict=True):
         for axes, column in zip(line, columns, strict=True):
-            axes.set_title(draw(axes, row, column), **letters)
+            axes.set_title(draw(axes, row, column), fontsize=title)
         if y:
             line[0].set_ylabel(y)
     for axes in panels[-1] if x else ():
@@ -75,10 +61,10 @@ def draw_panels(
     return figure
 
 
-def new_row(width: float, height: float, count: int = 2, **options: Any) -> tuple[Figure, Any]:
+def new_row(width: float, height: float, count: int = 2, **shared: Any) -> tuple[Figure, Any]:
     """A figure of a size in inches, and the axes of its panels, which stand side by side."""
     figure = Figure(figsize=(width, height))
-    return figure, figure.subplots(1, count, squeeze=False, **options)[0]
+    return figure, figure.subplots(1, count, squeeze=False, **shared)[0]
 
 
 def legend_outside(figure: Figure, axes: Axes, columns: int | None = None) -> None:

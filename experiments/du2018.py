@@ -44,7 +44,7 @@ Network = FullyConnected | ResNet | ConvResNet
 
 
 class Setting(NamedTuple):
-    """Random points on the unit sphere, and a network for them; features are a multiple of four."""
+    """Random points on the unit sphere, and a network for them."""
 
     kind: str
     samples: int
@@ -70,22 +70,18 @@ class Setting(NamedTuple):
             return residual
         return ConvResNet(activation, depth, residual_scale=residual.residual_scale)
 
-    def limit(self, architecture: Network) -> float:
-        return _least(self, architecture)
-
 
 @lru_cache(maxsize=64)
-def _least(setting: Setting, architecture: Network) -> float:
+def limit_eigenvalue(setting: Setting, architecture: Network) -> float:
+    """The least eigenvalue of the limit Gram matrix, the last layer's share of the NTK."""
     last = {f"layer{architecture.depth}"}
     gram = shoal.kernel(architecture, setting.inputs(), trainable=last).ntk
     return float(torch.linalg.eigvalsh(gram)[0])
 
 
-@experiment(
-    "du2018", "convergence", "Linear convergence and Gram stability of the networks of Du 2018"
-)
+@experiment("du2018", "convergence")
 class LinearConvergence(Experiment):
-    r"""Losses against $(1 - \eta\lambda_0/2)^k$, and how far Gram matrices drift, by the width.
+    r"""Linear convergence and Gram stability of the networks of Du 2018.
 
     All layers are trained by full batches for $\frac12\|f - f_0 - y\|^2$ with the initial function
     $f_0$, random labels of $\pm 1$ and a step size of one over the largest eigenvalue of the NTK at
@@ -115,7 +111,7 @@ class LinearConvergence(Experiment):
         generator = torch.Generator().manual_seed(self.seed)
         signs = torch.randn(self.samples, generator=generator, dtype=torch.float64).sign()
         architecture = setting.architecture(self.activation, self.depth, self.constant)
-        limit = setting.limit(architecture)
+        limit = limit_eigenvalue(setting, architecture)
         network = network_for(architecture, x, width=point["width"], seed=seed)
         with torch.no_grad():
             labels = network(x)[:, 0] + signs.to(device)
@@ -130,7 +126,6 @@ class LinearConvergence(Experiment):
         }
 
     def summarize(self, results):
-        """The share of runs below the bound, losses at the end, and the slopes of the drift."""
         summary: dict[str, float] = {}
         for kind in KINDS:
             mine = matching(results, {"network": kind})
@@ -153,19 +148,24 @@ class LinearConvergence(Experiment):
         )
 
     def plot(self, results):
-        draws = {
-            r"loss $\Phi(k)/\Phi(0)$": self._draw_losses,
-            r"$\max_k\, \|G^{(H)}(k) - G^{(H)}(0)\| / \lambda_0$": self._draw_drifts,
+        labels = {
+            "loss": r"loss $\Phi(k)/\Phi(0)$",
+            "drift": r"$\max_k\, \|G^{(H)}(k) - G^{(H)}(0)\| / \lambda_0$",
         }
 
-        def panel(axes: Axes, label: str, kind: str) -> str:
-            draws[label](axes, matching(results, {"network": kind}))
+        def panel(axes: Axes, key: str, kind: str) -> str:
+            mine = matching(results, {"network": kind})
+            if key == "loss":
+                self._draw_losses(axes, mine)
+            else:
+                draw_laws(axes, {"networks": curve(mine, "width", "drift")}, "width $m$")
+                draw_limit(axes, 0.25, "1/4, what the proofs allow")
             axes.legend()
             if kind == KINDS[0]:
-                axes.set_ylabel(label)
-            return TITLES[kind] if label == next(iter(draws)) else ""
+                axes.set_ylabel(labels[key])
+            return TITLES[kind] if key == "loss" else ""
 
-        return draw_panels(draws, KINDS, panel, (11.5, 6.8), legend=None)
+        return draw_panels(labels, KINDS, panel, (11.5, 6.8), legend=None)
 
     def _draw_losses(self, axes: Axes, results: Sequence[Result]) -> None:
         for width, color in zip((self.widths[0], self.widths[-1]), COLORS, strict=False):
@@ -177,10 +177,6 @@ class LinearConvergence(Experiment):
         axes.plot(bound, "--", color=GRAY, label=r"$(1 - \eta\lambda_0/2)^k$")
         axes.set(yscale="log", xlabel="step $k$")
 
-    def _draw_drifts(self, axes: Axes, results: Sequence[Result]) -> None:
-        draw_laws(axes, {"networks": curve(results, "width", "drift")}, "width $m$")
-        draw_limit(axes, 0.25, "1/4, what the proofs allow")
-
 
 def _below(arrays: Mapping[str, Any]) -> bool:
     """Whether no loss is above its bound, but for rounding."""
@@ -188,9 +184,9 @@ def _below(arrays: Mapping[str, Any]) -> bool:
     return bool((arrays["losses"] <= arrays["bound"] * (1 + 1e-9) + floor).all())
 
 
-@experiment("du2018", "depth", "The least eigenvalue of the limit Gram matrix against the depth")
+@experiment("du2018", "depth")
 class DepthEigenvalue(Experiment):
-    r"""$\lambda_0 = \lambda_{\min}(K^{(H)})$ of infinitely wide networks against their depth $H$.
+    r"""The least eigenvalue of the limit Gram matrix against the depth.
 
     Du 2018 has $\lambda_0 \sim 1/H^2$ for the ResNet, by a constant that does not depend on $H$
     (Section D.1), and widths that are exponential in $H$ for the fully connected network.
@@ -210,10 +206,9 @@ class DepthEigenvalue(Experiment):
     def compute(self, point, seed, device):
         setting = Setting(point["network"], self.samples, self.features, self.seed)
         architecture = setting.architecture(self.activation, point["depth"], self.constant)
-        return {"least": setting.limit(architecture)}
+        return {"least": limit_eigenvalue(setting, architecture)}
 
     def summarize(self, results):
-        r"""Powers of $H$ for the residual networks, the factor of each layer for the other."""
         depths, least = _resolved(results, "fully-connected")
         # by what a layer multiplies the eigenvalue, between the two largest depths
         factor = (least[-1] / least[-2]) ** (1 / (depths[-1] - depths[-2]))

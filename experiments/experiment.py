@@ -38,8 +38,6 @@ class Experiment(ABC):
     """
 
     def __init_subclass__(cls) -> None:
-        """Make every subclass a dataclass."""
-        super().__init_subclass__()
         dataclass(frozen=True)(cls)
 
     name: ClassVar[tuple[str, str]]  # the paper and the figure
@@ -75,11 +73,11 @@ class Experiment(ABC):
 _KNOWN: dict[tuple[str, str], type[Experiment]] = {}
 
 
-def experiment(paper: str, figure: str, title: str) -> Callable[[type], type]:
-    """Make an experiment known by its name; a decorator."""
+def experiment(paper: str, figure: str) -> Callable[[type], type]:
+    """Make an experiment known by its name; its title is the first line of its own text."""
 
     def known(kind: type) -> type:
-        kind.name, kind.title = (paper, figure), title
+        kind.name, kind.title = (paper, figure), kind.__doc__.partition("\n")[0].removesuffix(".")
         return _KNOWN.setdefault((paper, figure), kind)
 
     return known

@@ -27,15 +27,13 @@ class Task(NamedTuple):
 
 
 class MonitoredWidths(Experiment):
-    r"""Full-batch gradient descent in float32 for networks of several widths, with monitors.
+    r"""Full-batch gradient descent in float32 for $\frac12\|f - y\|^2$, of networks of many widths.
 
-    All weights are trained for $\Phi = \frac12\|f - y\|^2$. The step size is the same for all
-    widths: ``step_share``$/\lambda_{\max}$ of the infinite-width NTK; where that depends on the
-    width, at the largest one. Losses are kept divided by the number of samples.
+    All have the step size ``step_share``$/\lambda_{\max}$ of the infinite-width NTK; where that
+    depends on the width, at the largest one. Losses are kept divided by the number of samples.
 
-    Subclasses have a ``task`` for each dataset, or ``None`` where it is left out, an
-    ``architecture`` for inputs of so many features, and ``panels``: arrays, their labels, and what
-    they must stay below.
+    Subclasses have a ``task`` for each dataset, or ``None``, an ``architecture`` for so many
+    features, and ``panels``: arrays, their labels, and what they must stay below.
     """
 
     panels = {}
@@ -75,29 +73,21 @@ class MonitoredWidths(Experiment):
         return {**run_arrays(run, len(x)), **({"test": test} if test else {})}
 
     def step_size(self, architecture: Architecture, x: Tensor) -> float:
-        r"""``step_share`` times $1/\lambda_{\max}$."""
         width = max(self.widths) if isinstance(architecture, shoal.DEQ) else None
         ntk = shoal.kernel(architecture, x.double(), width=width).ntk
         return self.step_share / float(torch.linalg.eigvalsh(ntk)[-1])
 
     def summarize(self, results):
-        """For each dataset and width: losses, the largest norm, and which promises were kept.
-
-        ``loss`` is the last one, ``steps_to_tenth`` the first step at which it is a tenth of the
-        first one, ``norm_upper`` certified; ``kept_...`` is 1 or 0.
-        """
 
         def numbers(result: Result) -> dict[str, float]:
             arrays = result.arrays
-            found = {"step_size": float(arrays["step_size"]), "loss": float(arrays["loss"][-1])}
+            found = {"step_size": arrays["step_size"], "loss": arrays["loss"][-1]}
             below = np.flatnonzero(arrays["loss"] <= arrays["loss"][0] / 10)
             if len(below):
-                found["steps_to_tenth"] = float(below[0])
+                found["steps_to_tenth"] = below[0]
             if "test" in arrays:
-                found["test"] = float(arrays["test"][-1])
-            return (
-                found | {k: float(arrays[k].max()) for k in ("norm", "norm_upper")} | kept(arrays)
-            )
+                found["test"] = arrays["test"][-1]
+            return found | {k: arrays[k].max() for k in ("norm", "norm_upper")} | kept(arrays)
 
         return by_point([result for result in results if result.arrays], numbers)
 

@@ -40,14 +40,9 @@ def on_sphere(samples: int, dimension: int, seed: int) -> tuple[Tensor, Tensor]:
 
 @lru_cache(maxsize=8)
 def image_samples(
-    dataset: str,
-    split: str,
-    count: int | None,
-    dtype: torch.dtype,
-    device: torch.device,
-    *,
-    center: bool = False,
-) -> Samples:
+    dataset: str, split: str, count: int | None, dtype: torch.dtype, device: torch.device,
+    *, center: bool = False,
+) -> Samples:  # fmt: skip
     """The first ``count`` images of a dataset, or all, scaled to norm 1 after they are centered."""
     found = data.load(dataset, split=split, dtype=torch.float64)
     x, labels = found.x[:count].flatten(1), found.labels[:count].long().to(device)

@@ -9,14 +9,7 @@ from torch import Tensor
 
 import shoal
 from experiments.claims import Claim, Criterion
-from experiments.drawing import (
-    COLORS,
-    GRAY,
-    Axes,
-    draw_laws,
-    draw_limit,
-    new_row,
-)
+from experiments.drawing import COLORS, GRAY, Axes, draw_laws, draw_limit, new_row
 from experiments.experiment import Experiment, Result, grid, matching, named
 from experiments.networks import network_for
 from experiments.samples import unit_inputs
@@ -25,13 +18,10 @@ from shoal.architectures import Architecture
 
 
 class WidthDraws(Experiment):
-    """An experiment whose points are random networks of several widths, with the same inputs.
-
-    It has the fields ``widths``, ``draws`` of each, ``samples``, ``features`` and ``seed``.
-    """
+    """Random networks of several ``widths``, ``draws`` of each, with the same inputs."""
 
     def inputs(self) -> Tensor:
-        """The inputs, in float64: random points on the unit sphere."""
+        """Random points on the unit sphere."""
         return unit_inputs(self.samples, self.features, self.seed)
 
     def points(self):
@@ -41,9 +31,8 @@ class WidthDraws(Experiment):
 class KernelErrors(WidthDraws):
     r"""Monte Carlo errors of networks of width $m$, which fall like $m^{-1/2}$.
 
-    Each point is one random network of the architecture ``wide(point)``. The error of its conjugate
-    kernel, of its neural tangent kernel and, where groups of weights are told apart, of each
-    group's share of that is $\|\hat K - K\|_F / \|K\|_F$, for the same random inputs of norm one.
+    Each point is one network of the architecture ``wide(point)``. The error of its kernels and,
+    where groups are told apart, of each group's share is $\|\hat K - K\|_F / \|K\|_F$.
     """
 
     groups = True  # whether they are told apart
@@ -55,9 +44,7 @@ class KernelErrors(WidthDraws):
         limits = limit_kernels(self, wide, device)
         return {name: (found[name] - limit).norm() / limit.norm() for name, limit in limits.items()}
 
-    def shares(
-        self, wide: Architecture, kernels: Callable[[set[str] | None], shoal.kernels.Kernels]
-    ) -> dict[str, Tensor]:
+    def shares(self, wide: Architecture, kernels: Callable) -> dict[str, Tensor]:
         """Both kernels and each group's share, from the kernels for groups that are trained."""
         if not self.groups:
             return kernels(None)._asdict()
@@ -109,11 +96,10 @@ class GramWidth(WidthDraws):
         }
 
     def summarize(self, results):
-        r"""The slope of the error, and how often the theorem's claims hold at each width.
+        """The slope of the error, and the width ``width_near`` at which it is small enough.
 
-        ``near`` is the share of networks whose error is small enough, ``large`` that of networks
-        whose least eigenvalue is what follows from it; ``width_near`` is the width at which the
-        fitted error is just small enough.
+        At each width the shares of networks whose error is small enough, ``near``, and whose least
+        eigenvalue is what follows from it, ``large``.
         """
         limit = float(results[0].arrays["limit"])
         law = power_law(*curve(results, "width", "error"))
@@ -133,7 +119,6 @@ class GramWidth(WidthDraws):
         return summary
 
     def claims(self, summary):
-        """All networks from some width on have the theorem's least eigenvalue."""
         large = {width: summary[f"{width}_large"] for width in self.widths}
         some = [width for width, share in large.items() if share < 1]
         rest = [width for width in self.widths if width > max(some, default=0)]
@@ -153,9 +138,9 @@ class GramWidth(WidthDraws):
         draw_limit(left, (1 - self.share) * limit, f"${1 - self.share:g}\\,{least}$")
         left.set_xscale("log", base=2)
         left.set(xlabel="width $m$", title=rf"$\lambda_{{\min}}({gram})$")
+        left.legend(loc="lower right")
         draw_laws(right, {"networks": curve(results, "width", "error")}, "width $m$")
         draw_limit(right, self.share * limit, f"${self.share:g}\\,{least}$")
         right.set_title(rf"$\|{gram} - {population}\|$")
-        left.legend(loc="lower right")
         right.legend(loc="upper right")
         return figure

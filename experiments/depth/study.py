@@ -176,9 +176,9 @@ class DepthStudy(Experiment):
         return draw_study(compared(results))
 
 
-@experiment("shoal", "depth", "When depth at equilibrium pays: tables, a sequence and a graph")
+@experiment("shoal", "depth")
 class DepthOfTasks(DepthStudy):
-    """The study on tables, a sequence and a graph; see :class:`DepthStudy`."""
+    """When depth at equilibrium pays: tables, a sequence and a graph."""
 
     tasks: tuple[str, ...] = ("sequence", "graph", "diabetes", "cancer")
     varied: tuple[str, ...] = ("sequence", "graph", "diabetes")
@@ -223,9 +223,9 @@ class DepthOfTasks(DepthStudy):
         return (*claims_of_images(summary, ("diabetes", "cancer")), pays, reach)
 
 
-@experiment("shoal", "depth-images", "When depth at equilibrium pays: images as rows of pixels")
+@experiment("shoal", "depth-images")
 class DepthOfImages(DepthStudy):
-    """The study on images as rows of pixels; see :class:`DepthStudy`."""
+    """When depth at equilibrium pays: images as rows of pixels."""
 
     tasks: tuple[str, ...] = ("fashion", "cifar", "mnist")
     varied: tuple[str, ...] = ("fashion",)
@@ -237,9 +237,9 @@ class DepthOfImages(DepthStudy):
     )
 
 
-@experiment("shoal", "depth-convolutions", "When depth at equilibrium pays: convolutional networks")
+@experiment("shoal", "depth-convolutions")
 class DepthOfConvolutions(DepthStudy):
-    """The study on images as grids, with convolutional networks; see :class:`DepthStudy`."""
+    """When depth at equilibrium pays: convolutional networks."""
 
     tasks: tuple[str, ...] = ("fashion-conv", "cifar-conv")
     samples: int = 20_000

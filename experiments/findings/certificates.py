@@ -31,9 +31,9 @@ def _signs(count: int) -> Tensor:
     return 1 - 2 * (torch.arange(count, dtype=torch.float64) % 2)
 
 
-@experiment("shoal", "certificate", "A proved certificate and its run, and refusals with theirs")
+@experiment("shoal", "certificate")
 class CertifiedTraining(Experiment):
-    r"""Training with a proved certificate, and the same where the certificate refuses.
+    r"""A proved certificate and its run, and refusals with theirs.
 
     The DEQ of Ling 2023 with a readout of zero, on random points of the sphere with small labels.
     ``certified``: as certified, with the certificate's promises watched at every step. ``step``: a
@@ -175,9 +175,9 @@ _KEYS = {
 }
 
 
-@experiment("shoal", "required-width", "Widths that theorems, certificates and experience ask for")
+@experiment("shoal", "required-width")
 class RequiredWidths(Experiment):
-    """Widths from which gradient descent is known to train a network, and from which it does.
+    """Widths that theorems, certificates and experience ask for.
 
     Random points on the sphere, half of the labels positive. The theorems are those of the papers
     in their corrected forms, with probability 0.9.

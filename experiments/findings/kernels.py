@@ -29,9 +29,9 @@ _OUTER = (0.99, 0.999, 1.0)
 _ROUNDING = 1e-16  # what is below is shown here
 
 
-@experiment("shoal", "spectrum", "Limiting spectra against eigenvalues of exact kernels")
+@experiment("shoal", "spectrum")
 class SpectrumError(Experiment):
-    r"""Limiting spectra against the eigenvalues of exact kernels and of equivalents.
+    """Limiting spectra against eigenvalues of exact kernels.
 
     The DEQ is centered. The mixture has three classes of unequal size, with two means and
     covariances that are no multiples of the identity. For each $p/n$:
@@ -175,9 +175,9 @@ def _spike_error(limit: Spectrum, eigenvalues: Any, *, hidden: bool) -> float:
     return max(errors)
 
 
-@experiment("shoal", "sphere", "Errors of designs on the sphere over all angles")
+@experiment("shoal", "sphere")
 class SphereError(Experiment):
-    """Differences of kernels of DEQs and of their designs on the sphere, over all angles.
+    """Errors of designs on the sphere over all angles.
 
     Each point is one design, for the CK or the NTK with all weights trained, of a DEQ that is not
     centered. Differences are relative to the diagonal. The kernel of the designed network is that

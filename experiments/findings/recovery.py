@@ -18,9 +18,9 @@ _FINE = 4001  # points at which posteriors are summed
 _SCALES = ("known", "free")
 
 
-@experiment("shoal", "recovery", "Recurrent variances that Gaussian processes recover from data")
+@experiment("shoal", "recovery")
 class Recovery(Experiment):
-    r"""Posteriors of $\sigma_a^2$, given noisy values of one function drawn from a DEQ prior.
+    r"""Recurrent variances that Gaussian processes recover from data.
 
     Each draw has a true $\sigma_a^2$, uniform where the kernel surely exists,
     $0 < \sigma_a^2 L^2 < 1$; a function with the conjugate kernel as its covariance, or that of a

@@ -24,9 +24,9 @@ _TITLES = {
 _WARM = 512  # samples of a first regression, by which nothing is set up while time is measured
 
 
-@experiment("shoal", "regression", "Regression with exact kernels on whole datasets")
+@experiment("shoal", "regression")
 class Regression(Experiment):
-    r"""Kernel ridge regression of one-hot classes, on images of norm 1 and on a mixture.
+    """Regression with exact kernels on whole datasets.
 
     Each system is solved by Cholesky, and that of the NTK also by conjugate gradients with each
     preconditioner. For each of them there are

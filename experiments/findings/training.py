@@ -18,9 +18,9 @@ from shoal.learning import LinearTraining
 _STEPS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 25, 35, 50, 70, 100, 140, 200, 280, 400)
 
 
-@experiment("shoal", "training", "Training losses of a DEQ, its designs and a naive network")
+@experiment("shoal", "training")
 class TrainingCurves(DEQs):
-    r"""Training losses of a DEQ, its one-layer designs on the sphere, and a naive network.
+    r"""Training losses of a DEQ, its designs and a naive network.
 
     Full-batch gradient descent in float32 trains all weights for the loss
     $\frac1{2n}\|f - f_0 - Y\|_F^2$, where $Y$ is one-hot and $f_0$ the initial function, on the
@@ -134,11 +134,9 @@ def draw_curves(
     axes.set_xscale("log")
 
 
-@experiment(
-    "shoal", "predicted-training", "Predicted and measured training of DEQs against their width"
-)
+@experiment("shoal", "predicted-training")
 class PredictedTraining(DEQs):
-    r"""Gaps between predicted and measured training of DEQs of width $m$, about $m^{-1/2}$.
+    """Predicted and measured training of DEQs against their width.
 
     Each point is one network. :func:`shoal.gradient_flow` predicts full-batch gradient descent from
     the function that the network is before it. Inputs lie at random on the unit sphere. Gaps are

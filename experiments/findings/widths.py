@@ -21,9 +21,9 @@ _DEQ = shoal.DEQ(shoal.activations.Tanh(), recurrent_variance=0.2, input_varianc
 _LABELS = {"ck": "CK", "ntk": "NTK"}
 
 
-@experiment("shoal", "width", "Monte Carlo error of a finite DEQ's kernels against its width")
+@experiment("shoal", "width")
 class WidthError(KernelErrors):
-    """Monte Carlo error of the kernels of a DEQ; inputs are random points on the unit sphere."""
+    """Monte Carlo error of a finite DEQ's kernels against its width."""
 
     groups = False
 
@@ -45,11 +45,9 @@ class WidthError(KernelErrors):
         return figure
 
 
-@experiment(
-    "shoal", "groups", "Monte Carlo error of every architecture's kernels against the width"
-)
+@experiment("shoal", "groups")
 class GroupError(KernelErrors):
-    """Monte Carlo error of several architectures, for every group of weights."""
+    """Monte Carlo error of every architecture's kernels against the width."""
 
     architectures: tuple[shoal.Architecture, ...] = (
         _DEQ,
@@ -88,11 +86,9 @@ class GroupError(KernelErrors):
         return draw_panels(range(rows), range(2), panel, (11.2, 4.6 * rows), legend=None)
 
 
-@experiment(
-    "shoal", "conv-width", "Monte Carlo error of a finite ConvResNet's kernels against its width"
-)
+@experiment("shoal", "conv-width")
 class ConvWidthError(KernelErrors):
-    r"""Monte Carlo error of the kernels of a convolutional residual network of $m$ channels.
+    """Monte Carlo error of a finite ConvResNet's kernels against its width.
 
     The last layer's share of the tangent kernel is the Gram matrix of Du 2018, whose printed
     formula is compared with it too. Images have norm one.

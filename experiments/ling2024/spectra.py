@@ -36,9 +36,8 @@ _UNSTATED = "neither the scaling of images nor σ_b is stated; nearer with σ_b�
 def estimated_kernels(deq: DEQ, x: Tensor, *, width: int, seed: int) -> Kernels:
     r"""$G^*$ estimated by $z_i^\top z_j$, and $K^* = G^*/(1 - \sigma_a^2 \dot E^*)$ likewise.
 
-    $\dot E^*_{ij}$, the expectation of $\varphi'(u)\varphi'(v)$, is the mean over the units. This
-    is not the NTK of the finite network (:func:`shoal.empirical_kernel`), but what section 4 and
-    the caption of figure 4 describe, with a width of $2^{12}$.
+    $\dot E^*$ is the mean of $\varphi'(u)\varphi'(v)$ over the units: what section 4 describes,
+    not the NTK of the finite network.
     """
     network = network_for(deq, x, width=width, seed=seed)
     with torch.no_grad():
@@ -91,10 +90,7 @@ class Spectra(DEQs):
         return figure
 
     def draw_densities(self, axes: Axes, curves: Sequence[tuple[Any, dict[str, Any]]]) -> float:
-        """Densities of eigenvalues, each with its look, on an axis where single ones are seen.
-
-        Returns the height of a single eigenvalue in the widest bin.
-        """
+        """Densities of eigenvalues; returns the height of a single one in the widest bin."""
         every = np.concatenate([values for values, _ in curves])
         least, largest = float(every.min()), float(every.max())
         if self.logarithmic:
@@ -113,7 +109,7 @@ class Spectra(DEQs):
 
 
 class MixtureSpectra(Spectra):
-    """Matrices of samples of the paper's mixture; the figure shows the first trial."""
+    """On samples of the paper's mixture; the figure shows the first trial."""
 
     free = "trials"
 
@@ -135,9 +131,8 @@ class MixtureSpectra(Spectra):
     def summarize(self, results):
         summary: dict[str, float] = {}
         for name in self.names:
-            chosen = [r.arrays for r in matching(results, {"activation": name})]
             for key in self.norms:
-                values = [float(arrays[key]) for arrays in chosen]
+                values = [r.arrays[key] for r in matching(results, {"activation": name})]
                 summary[f"{name}_{key}"] = float(np.mean(values))
                 summary[f"{name}_{key}_deviation"] = float(np.std(values))
             if name in self.comparable():
@@ -191,11 +186,7 @@ class ImageSpectra(Spectra):
 
 
 class _EquivalentSpectra(Spectra):
-    """Kernels and their equivalents.
-
-    The first of ``forms`` decides where the DEQ of the estimate is centered; the errors of ``way``
-    are claimed, with a remark.
-    """
+    """Kernels and their equivalents; the first of ``forms`` says where the DEQ is centered."""
 
     def claims(self, summary):
         place, way, decimals, more, remark = self.claimed
@@ -210,11 +201,10 @@ class _EquivalentSpectra(Spectra):
         )
 
     def compare(self, deq: DEQ, sample: Sample, seed: int) -> Mapping[str, Any]:
-        """Errors with exact and estimated kernels, the noise of the estimate, and eigenvalues.
+        """Absolute errors with exact and estimated kernels, and eigenvalues.
 
-        ``exact_FORM`` and ``estimate_FORM`` are absolute errors of equivalents, ``noise`` is the
-        norm of the difference of the two kernels and ``size`` that of the exact one. ``density``
-        at ``grid``, and ``spikes``, are predicted where the mixture is known.
+        ``noise`` is the norm of the difference of the two kernels. The density is predicted where
+        the mixture is known.
         """
         matrices: dict[Architecture, Tensor] = {}
         operators = {}
@@ -240,12 +230,9 @@ class _EquivalentSpectra(Spectra):
             if centered == first:
                 found[f"estimate_{form}"] = difference_norm(estimate, operator)
         if (mixture := sample.mixture) is not None:
-            options = {
-                "n": len(sample.x),
-                "trainable": PAPER_GROUPS,
-                "input_norm": mixture.input_norm,
-            }
-            predicted = getattr(shoal.spectrum(deq, mixture, **options), self.kind)
+            options = {"trainable": PAPER_GROUPS, "input_norm": mixture.input_norm}
+            predicted = shoal.spectrum(deq, mixture, n=len(sample.x), **options)
+            predicted = getattr(predicted, self.kind)
             places = [np.linspace(low, high, 400) for low, high in predicted.edges]
             found["grid"] = np.concatenate(places)
             found["density"] = predicted.density(found["grid"])
@@ -253,7 +240,6 @@ class _EquivalentSpectra(Spectra):
         return found
 
     def draw(self, axes: Axes, arrays: Arrays) -> None:
-        """Exact kernel, its estimate, the equivalent and the predicted density, if there is one."""
         looks: dict[str, dict[str, Any]] = {
             "exact": {"color": COLORS[5], "fill": True, "label": "exact kernel"},
             "estimate": {"color": GRAY, "linewidth": 1.0, "label": "estimate"},
@@ -276,12 +262,6 @@ class _OnMixture(_EquivalentSpectra, MixtureSpectra):
 
 
 class _OnImages(_EquivalentSpectra, ImageSpectra):
-    """The mixture is not known.
-
-    The form of the paper takes its constants from estimates, that with norms (``measured``) from
-    the samples. Claimed is the preprocessing that is nearest.
-    """
-
     forms = ("paper", "measured")
     norms = ("exact_paper", "exact_measured", "estimate_paper", "noise", "size")
     told = "error {exact_paper:.3g}, with norms {exact_measured:.3g}"
@@ -289,55 +269,43 @@ class _OnImages(_EquivalentSpectra, ImageSpectra):
                _UNSTATED)  # fmt: skip
 
 
-_TITLE = "Eigenvalues of {} kernels and of their equivalents, {}"
-
-
-@experiment("ling2024", "figure5", _TITLE.format("conjugate", "mixture"))
+@experiment("ling2024", "figure5")
 class CKSpectra(_OnMixture):
-    """Figure 5, left: conjugate kernels on the Gaussian mixture."""
+    """Eigenvalues of conjugate kernels and of their equivalents, mixture."""
 
     kind, printed = "ck", {"relu": 0.26, "tanh": 0.81}
 
 
-@experiment("ling2024", "figure6", _TITLE.format("tangent", "mixture"))
+@experiment("ling2024", "figure6")
 class NTKSpectra(_OnMixture):
-    """Figure 6, left: tangent kernels on the Gaussian mixture."""
+    """Eigenvalues of tangent kernels and of their equivalents, mixture."""
 
     kind, printed = "ntk", {"relu": 0.34, "tanh": 0.76}
 
 
-@experiment("ling2024", "mnist-figure5", _TITLE.format("conjugate", "MNIST"))
+@experiment("ling2024", "mnist-figure5")
 class CKImageSpectra(_OnImages):
-    """Figure 5, right: conjugate kernels on two digits of MNIST."""
+    """Eigenvalues of conjugate kernels and of their equivalents, MNIST."""
 
     kind, printed = "ck", {"relu": 1.80, "tanh": 2.02}
 
 
-@experiment("ling2024", "mnist-figure6", _TITLE.format("tangent", "MNIST"))
+@experiment("ling2024", "mnist-figure6")
 class NTKImageSpectra(_OnImages):
-    """Figure 6, right: tangent kernels on two digits of MNIST."""
+    """Eigenvalues of tangent kernels and of their equivalents, MNIST."""
 
     kind, printed = "ntk", {"relu": 3.93, "tanh": 4.82}
 
 
 class _DesignSpectra(Spectra):
-    r"""Conjugate kernels of DEQs and of their designs.
-
-    The DEQ is centered, and the design is made, at the mixture's $\tau_0$, or else at the samples'
-    root mean square norm.
-    """
+    r"""Conjugate kernels of DEQs and of their designs, at $\tau_0$ or the samples' own norm."""
 
     norms = ("exact", "estimate", "deq_noise", "design_noise", "size")
 
     families: tuple[str, ...] = ("leaky_relu", "hard_tanh")  # one for each activation
 
     def compare(self, deq: DEQ, sample: Sample, seed: int) -> Mapping[str, Any]:
-        r"""Spectral norms and eigenvalues of the conjugate kernels of both networks.
-
-        ``exact`` is $\|G^* - \Sigma\|$ and ``estimate`` the same for kernels that are estimated by
-        one network of each kind, as in the paper; ``deq_noise`` and ``design_noise`` are the norms
-        of what the estimates are off, and ``size`` is $\|G^*\|$.
-        """
+        r"""$\|G^* - \Sigma\|$ of exact kernels, and of estimates by one network of each kind."""
         x, known = sample.x, sample.mixture
         input_norm = float(x.square().sum(1).mean().sqrt()) if known is None else known.input_norm
         (name,) = by_name(deq.activations)
@@ -380,7 +348,6 @@ class _DesignSpectra(Spectra):
         )
 
     def draw(self, axes: Axes, arrays: Arrays) -> None:
-        """Densities of the eigenvalues of both exact kernels, and of both estimates."""
         thin = {"color": GRAY, "linewidth": 0.9}
         looks: dict[str, dict[str, Any]] = {
             "deq": {"color": COLORS[5], "fill": True, "label": "DEQ"},
@@ -391,18 +358,18 @@ class _DesignSpectra(Spectra):
         self.draw_densities(axes, [(arrays[f"{k}_eigenvalues"], look) for k, look in looks.items()])
 
 
-@experiment("ling2024", "figure7", "Eigenvalues of DEQs and of their designs, mixture")
+@experiment("ling2024", "figure7")
 class DesignSpectra(_DesignSpectra, MixtureSpectra):
-    """Figure 7, left: on the Gaussian mixture."""
+    """Eigenvalues of DEQs and of their designs, mixture."""
 
     printed = {"relu": 0.32, "tanh": 0.88}
     place = ("mixture", "")
     told = "$\\|G^* - \\Sigma\\|$ = {exact:.2g}, estimated {estimate:.2f}"
 
 
-@experiment("ling2024", "mnist-figure7", "Eigenvalues of DEQs and of their designs, MNIST")
+@experiment("ling2024", "mnist-figure7")
 class DesignImageSpectra(_DesignSpectra, ImageSpectra):
-    """Figure 7, right: on two digits of MNIST, for several preprocessings."""
+    """Eigenvalues of DEQs and of their designs, MNIST."""
 
     printed = {"relu": 2.34, "tanh": 4.79}
     place = ("MNIST, `pixels`", "pixels_")
