@@ -1,6 +1,6 @@
 """Figures: their style, tables of panels, errors with the power laws that fit them."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import cycle
 from typing import Any
 
@@ -100,6 +100,34 @@ def draw_lines(axes: Axes, x: Any, rows: Mapping[str, Any], line: str = "o-", **
 def draw_limit(axes: Axes, height: float, label: str | None = None, width: float = 1.2) -> None:
     """A dashed line at what must not be passed."""
     axes.axhline(height, color=GRAY, linestyle="--", linewidth=width, label=label)
+
+
+def draw_densities(
+    axes: Axes, curves: Sequence[tuple[Any, dict[str, Any]]], logarithmic: bool = False
+) -> float:
+    """Densities of eigenvalues; returns the height of a single one in the widest bin."""
+    every = np.concatenate([values for values, _ in curves])
+    least, largest = float(every.min()), float(every.max())
+    if logarithmic:
+        edges: Any = np.geomspace(0.9 * max(least, 1e-4 * largest), 1.1 * largest, 60)
+        axes.set_xscale("log")
+    else:
+        margin = 0.03 * (largest - least)
+        edges = np.linspace(least - margin, largest + margin, 120)
+    widths = np.diff(np.log(edges)) if logarithmic else np.diff(edges)
+    for values, look in curves:
+        axes.stairs(np.histogram(values, edges)[0] / (len(values) * widths), edges, **look)
+    single = float(1 / (len(curves[0][0]) * widths.max()))
+    axes.set_yscale("log")
+    axes.set_ylim(bottom=0.5 * single)
+    return single
+
+
+def draw_limiting(axes: Axes, grid: Any, density: Any, isolated: Any, height: float) -> None:
+    """A limiting density, and its isolated eigenvalues at a height."""
+    density = np.where(density > 0, density, np.nan)
+    axes.plot(grid, density, color="black", linewidth=1.2, label="limit")
+    axes.plot(isolated, np.full(len(isolated), height), "kv", markersize=4, label="isolated")
 
 
 def draw_laws(

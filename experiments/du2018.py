@@ -5,7 +5,7 @@ The paper has no experiments.
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -43,44 +43,46 @@ _RESOLVED = 1e-12  # eigenvalues that rounding does not hide
 Network = FullyConnected | ResNet | ConvResNet
 
 
-class Setting(NamedTuple):
-    """Random points on the unit sphere, and a network for them."""
+class _Networks(Experiment):
+    """Networks of several kinds for random points on the unit sphere."""
 
-    kind: str
-    samples: int
-    features: int
-    seed: int
+    activation: Activation = shoal.activations.Softplus()
+    samples: int = 10
+    features: int = 24  # a multiple of four
+    constant: float = 0.5  # c_λ
+    seed: int = 0  # of inputs and labels
 
-    def inputs(self) -> Tensor:
+    def inputs(self, kind: str) -> Tensor:
         """The points; as pixels in a row for a convolutional network."""
         x = unit_inputs(self.samples, self.features, self.seed)
-        return x.reshape(self.samples, _CHANNELS, -1) if self.kind == "convolutional" else x
+        return x.reshape(self.samples, _CHANNELS, -1) if kind == "convolutional" else x
 
-    def architecture(self, activation: Activation, depth: int, constant: float) -> Network:
+    def architecture(self, kind: str, depth: int) -> Network:
         r"""The architecture, whose residuals are scaled by $c_\lambda\lambda^{3/2}$.
 
         For pixels, too, $\lambda$ is that of whole inputs: the paper's, of matrices of two times as
         many rows as there are pixels, is zero unless a patch has as many numbers.
         """
-        if self.kind == "fully-connected":
-            return FullyConnected.du2018(activation, depth)
-        least = shoal.kernels.pair_eigenvalue(self.inputs().flatten(1))
-        residual = ResNet.du2018(activation, depth, eigenvalue=min(least, 1.0), constant=constant)
-        if self.kind == "resnet":
+        if kind == "fully-connected":
+            return FullyConnected.du2018(self.activation, depth)
+        least = min(shoal.kernels.pair_eigenvalue(self.inputs("resnet")), 1.0)
+        options = {"eigenvalue": least, "constant": self.constant}
+        residual = ResNet.du2018(self.activation, depth, **options)
+        if kind == "resnet":
             return residual
-        return ConvResNet(activation, depth, residual_scale=residual.residual_scale)
+        return ConvResNet(self.activation, depth, residual_scale=residual.residual_scale)
 
 
 @lru_cache(maxsize=64)
-def limit_eigenvalue(setting: Setting, architecture: Network) -> float:
+def limit_eigenvalue(one: _Networks, kind: str, depth: int) -> float:
     """The least eigenvalue of the limit Gram matrix, the last layer's share of the NTK."""
-    last = {f"layer{architecture.depth}"}
-    gram = shoal.kernel(architecture, setting.inputs(), trainable=last).ntk
+    architecture = one.architecture(kind, depth)
+    gram = shoal.kernel(architecture, one.inputs(kind), trainable={f"layer{depth}"}).ntk
     return float(torch.linalg.eigvalsh(gram)[0])
 
 
 @experiment("du2018", "convergence")
-class LinearConvergence(Experiment):
+class LinearConvergence(_Networks):
     r"""Linear convergence and Gram stability of the networks of Du 2018.
 
     All layers are trained by full batches for $\frac12\|f - f_0 - y\|^2$ with the initial function
@@ -89,16 +91,11 @@ class LinearConvergence(Experiment):
     network; the Gram matrix is the last layer's share $G^{(H)}$.
     """
 
-    activation: Activation = shoal.activations.Softplus()
     depth: int = 3  # H
     widths: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048)
     draws: int = 5
-    samples: int = 10
-    features: int = 24
-    constant: float = 0.5  # c_λ
     steps: int = 1000
     every: int = 20  # steps between looks at the Gram matrix
-    seed: int = 0  # of inputs and labels
     small = dict(widths=(64, 128, 256), draws=3, samples=4, features=8, steps=40, every=8)
 
     def points(self):
@@ -106,12 +103,12 @@ class LinearConvergence(Experiment):
         return grid("network", "draw", network=KINDS, width=self.widths, draw=draws)
 
     def compute(self, point, seed, device):
-        setting = Setting(point["network"], self.samples, self.features, self.seed)
-        x = setting.inputs().to(device)
+        kind = point["network"]
+        x = self.inputs(kind).to(device)
         generator = torch.Generator().manual_seed(self.seed)
         signs = torch.randn(self.samples, generator=generator, dtype=torch.float64).sign()
-        architecture = setting.architecture(self.activation, self.depth, self.constant)
-        limit = limit_eigenvalue(setting, architecture)
+        limit = limit_eigenvalue(self, kind, self.depth)
+        architecture = self.architecture(kind, self.depth)
         network = network_for(architecture, x, width=point["width"], seed=seed)
         with torch.no_grad():
             labels = network(x)[:, 0] + signs.to(device)
@@ -185,28 +182,21 @@ def _below(arrays: Mapping[str, Any]) -> bool:
 
 
 @experiment("du2018", "depth")
-class DepthEigenvalue(Experiment):
+class DepthEigenvalue(_Networks):
     r"""The least eigenvalue of the limit Gram matrix against the depth.
 
-    Du 2018 has $\lambda_0 \sim 1/H^2$ for the ResNet, by a constant that does not depend on $H$
-    (Section D.1), and widths that are exponential in $H$ for the fully connected network.
+    $\lambda_0 = \lambda_{\min}(K^{(H)})$ of infinitely wide networks of depth $H$. Du 2018 has
+    $\lambda_0 \sim 1/H^2$ for the ResNet, by a constant that does not depend on $H$.
     """
 
-    activation: Activation = shoal.activations.Softplus()
     depths: tuple[int, ...] = (2, 3, 4, 6, 8, 12, 16, 24, 32)
-    samples: int = 10
-    features: int = 24
-    constant: float = 0.5  # c_λ
-    seed: int = 0
     small = dict(depths=(2, 3, 4, 6), samples=4, features=8)
 
     def points(self):
         return grid(network=KINDS, depth=self.depths)
 
     def compute(self, point, seed, device):
-        setting = Setting(point["network"], self.samples, self.features, self.seed)
-        architecture = setting.architecture(self.activation, point["depth"], self.constant)
-        return {"least": limit_eigenvalue(setting, architecture)}
+        return {"least": limit_eigenvalue(self, point["network"], point["depth"])}
 
     def summarize(self, results):
         depths, least = _resolved(results, "fully-connected")

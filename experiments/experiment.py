@@ -152,8 +152,13 @@ def named(name: str, numbers: Mapping[str, float]) -> dict[str, float]:
     return {f"{name}_{key}": float(value) for key, value in numbers.items()}
 
 
+def single(result: Result) -> dict[str, float]:
+    """The arrays of a result that are single numbers."""
+    return {name: value for name, value in result.arrays.items() if value.ndim == 0}
+
+
 def by_point(
-    results: Sequence[Result], numbers: Callable[[Result], Mapping[str, float]]
+    results: Sequence[Result], numbers: Callable[[Result], Mapping[str, float]] = single
 ) -> dict[str, float]:
     """Numbers of every result for a summary, the values of its point before their own names."""
     found: dict[str, float] = {}

@@ -1,6 +1,6 @@
 """Random networks of several widths, and how far their kernels are from those of infinite width."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -10,7 +10,7 @@ from torch import Tensor
 import shoal
 from experiments.claims import Claim, Criterion
 from experiments.drawing import COLORS, GRAY, Axes, draw_laws, draw_limit, new_row
-from experiments.experiment import Experiment, Result, grid, matching, named
+from experiments.experiment import Experiment, Point, Result, grid, matching, named
 from experiments.networks import network_for
 from experiments.samples import unit_inputs
 from experiments.statistics import curve, power_law
@@ -37,6 +37,9 @@ class KernelErrors(WidthDraws):
 
     groups = True  # whether they are told apart
 
+    def wide(self, point: Point) -> Architecture:
+        return self.architecture
+
     def compute(self, point, seed, device):
         wide, x = self.wide(point), self.inputs().to(device)
         network = network_for(wide, x, width=point["width"], seed=seed)
@@ -53,6 +56,12 @@ class KernelErrors(WidthDraws):
         ck = next(iter(found.values())).ck
         return {"ck": ck, "ntk": torch.stack([*shares.values()]).sum(0), **shares}
 
+    def plot(self, results):
+        figure, (axes,) = new_row(5.6, 4.6, 1)
+        draw_errors(axes, results)
+        axes.set_title(f"Kernels of {self.heading}")
+        return figure
+
     def summarize(self, results):
         laws = {kind: power_law(*curve(results, "width", kind)) for kind in results[0].arrays}
         return {key: v for kind, law in laws.items() for key, v in law.numbers(kind).items()}
@@ -65,10 +74,11 @@ def limit_kernels(one: KernelErrors, wide: Architecture, device: torch.device) -
     return one.shares(wide, lambda some: shoal.kernel(wide, x, trainable=some))
 
 
-def draw_errors(axes: Axes, results: Sequence[Result], labels: Mapping[str, str]) -> None:
+def draw_errors(axes: Axes, results: Sequence[Result]) -> None:
     """All errors of each kernel, the fitted power laws, and the slope of theory."""
-    kinds = results[0].arrays
-    draw_laws(axes, {labels.get(k, k): curve(results, "width", k) for k in kinds}, "width $m$")
+    labels = {kind: {"ck": "CK", "ntk": "NTK"}.get(kind, kind) for kind in results[0].arrays}
+    curves = {label: curve(results, "width", kind) for kind, label in labels.items()}
+    draw_laws(axes, curves, "width $m$")
     axes.set_ylabel(r"relative error $\|\hat K - K\|_F \, / \, \|K\|_F$")
 
 

@@ -51,21 +51,11 @@ class Stack(nn.Module):
     """
 
     def __init__(
-        self,
-        kind: str,
-        activations: Sequence[Activation],
-        shape: tuple[int, tuple[int, ...], tuple[int, ...]],
-        *,
-        count: int,
-        width: int,
-        neighbors: str,
-        pooled: bool,
-        gain: float,
-        readout: float,
-        solver: shoal.Picard,
-        seed: int,
+        self, kind: str, activations: Sequence[Activation],
+        shape: tuple[int, tuple[int, ...], tuple[int, ...]], *, count: int, width: int,
+        neighbors: str, pooled: bool, gain: float, readout: float, solver: shoal.Picard, seed: int,
         device: torch.device,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__()
         features, places, self.answers = shape
         outputs = math.prod(self.answers)

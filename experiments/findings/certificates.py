@@ -2,7 +2,6 @@
 
 import math
 import warnings
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -35,12 +34,10 @@ def _signs(count: int) -> Tensor:
 class CertifiedTraining(Experiment):
     r"""A proved certificate and its run, and refusals with theirs.
 
-    The DEQ of Ling 2023 with a readout of zero, on random points of the sphere with small labels.
-    ``certified``: as certified, with the certificate's promises watched at every step. ``step``: a
-    step size ten times as large. ``gain``: a $\sigma_w^2$ with $\|W\| > 1$, so that nothing is
-    proved, though the equilibria are there. ``equilibrium``: a $\sigma_w^2$ so large that they are
-    not. The last two keep the certified step size, and all three are watched for what Theorem 1 of
-    Ling 2023 concludes.
+    ``certified``: as certified, with the promises watched at every step. ``step``: a step size ten
+    times as large. ``gain``: a $\sigma_w^2$ with $\|W\| > 1$, so that nothing is proved, though the
+    equilibria are there. ``equilibrium``: a $\sigma_w^2$ so large that they are not. All but the
+    first are watched for what Theorem 1 of Ling 2023 concludes.
     """
 
     width: int = 1000
@@ -85,7 +82,6 @@ class CertifiedTraining(Experiment):
         return points.to(device), self.label * _signs(self.samples).to(device)
 
     def network(self, case: str, device: torch.device) -> EquilibriumNetwork:
-        """The network of a case, before it is trained."""
         variance = self.weight_variances[{"gain": 1, "equilibrium": 2}.get(case, 0)]
         architecture = shoal.DEQ.ling2023(variance, self.features)
         return shoal.build(
@@ -97,21 +93,19 @@ class CertifiedTraining(Experiment):
     def summarize(self, results):
         """What the certificates say, and whether the runs keep it.
 
-        ``status`` is 2 for proved and 0 for a refusal, ``broken`` the first step at which a promise
-        was broken, or -1; ``slack`` the least ratio of the bound to the loss; ``travel`` the
-        largest share of its allowed way that a group of weights went.
+        ``broken`` is the first step at which a promise was broken, or -1; ``slack`` the least ratio
+        of the bound to the loss; ``travel`` the largest share of its way that a group went.
         """
 
         def numbers(result: Result) -> dict[str, float]:
             arrays = result.arrays
-            found = {key: float(arrays[key]) for key in ("status", "broken", "step_size")}
-            found["steps"] = float(len(arrays["loss"]) - 1)
-            found["loss"] = float(arrays["loss"][-1])
-            found["norm_upper"] = float(arrays["norm_upper"].max())
+            found = {key: arrays[key] for key in ("status", "broken", "step_size")}
+            found["steps"], found["loss"] = len(arrays["loss"]) - 1, arrays["loss"][-1]
+            found["norm_upper"] = arrays["norm_upper"].max()
             found |= kept(arrays)
             if len(arrays["travel"]):
-                found["slack"] = float((arrays["bound"] / arrays["loss"]).min())
-                found["travel"] = float(arrays["travel"].max())
+                found["slack"] = (arrays["bound"] / arrays["loss"]).min()
+                found["travel"] = arrays["travel"].max()
             return found
 
         return by_point(results, numbers)
@@ -141,30 +135,19 @@ class CertifiedTraining(Experiment):
                 axes.set_yscale("log")
             axes.plot(steps, values, "o-", label="loss", **look)
             if result is results[0]:
-                axes.set_ylabel(words[key])
-                axes.set(**({"ylim": ends[key]} if key in ends else {}))
-            proved = float(arrays["status"]) == _STATUS["proved"]
-            told = "proved" if proved else f"refused: {arrays['failure']}"
+                axes.set(ylabel=words[key], **({"ylim": ends[key]} if key in ends else {}))
+            told = f"refused: {arrays['failure']}" if str(arrays["failure"]) else "proved"
             size = rf"{result.point['case']}, $\eta$ = {float(arrays['step_size']):.1e}"
             return f"{size}\n{told}" if key == "loss" else ""
 
+        shared = {"sharex": True, "sharey": "row"}
         size = 3.3 * len(results) + 0.4, 7.2
-        return draw_panels(
-            words, results, panel, size, x="step", title=10, sharex=True, sharey="row"
-        )
+        return draw_panels(words, results, panel, size, x="step", title=10, **shared)
 
 
-class _Start(NamedTuple):
-    """How a network starts, and what it is to learn."""
-
-    readout_scale: float
-    label: float
-    words: str
-
-
-_SETTINGS = {
-    "small": _Start(0.0, 0.1, r"readout 0, labels $\pm$0.1"),
-    "paper": _Start(1.0, 1.0, r"readout and labels as in the paper"),
+_SETTINGS = {  # the scale of the readout, the size of labels, and that in words
+    "small": (0.0, 0.1, r"readout 0, labels $\pm$0.1"),
+    "paper": (1.0, 1.0, r"readout and labels as in the paper"),
 }
 _TITLES = {"deq": "DEQ (Ling 2023)", "implicit": "implicit network (Gao 2022)"}
 _KEYS = {
@@ -200,16 +183,14 @@ class RequiredWidths(Experiment):
 
     def compute(self, point, seed, device):
         """The widths; infinite where no width will do, NaN where none was found."""
-        n, start = point["samples"], _SETTINGS[point["setting"]]
+        n, (readout_scale, label, _) = point["samples"], _SETTINGS[point["setting"]]
         x = on_sphere(n, self.features, self.seed)[0]
         architecture = shoal.DEQ.ling2023(self.weight_variance, self.features)
         if point["network"] == "implicit":
             architecture, x = shoal.ImplicitNetwork(self.gamma), x / math.sqrt(self.features)
         options = {"largest_width": self.largest_width, "seeds": self.seeds}
-        options["readout_scale"] = start.readout_scale
-        found = shoal.certificates.required_width(
-            architecture, x, start.label * _signs(n), **options
-        )
+        options["readout_scale"] = readout_scale
+        found = shoal.certificates.required_width(architecture, x, label * _signs(n), **options)
         widths = {
             kind: min((w for t, w in found.theorems.items() if t.endswith(end)), default=math.inf)
             for kind in ("flow", "descent")
@@ -230,10 +211,8 @@ class RequiredWidths(Experiment):
             rows = {label: np.where(np.isinf(row), np.nan, row) for label, row in rows.items()}
             draw_lines(axes, self.samples, rows)
             logarithmic_axes(axes, self.samples)
-            return f"{_TITLES[network]}\n{_SETTINGS[setting].words}"
+            return f"{_TITLES[network]}\n{_SETTINGS[setting][2]}"
 
         size = 4.6 * len(self.settings) + 0.4, 3.1 * len(self.networks) + 0.5
-        labels = {"x": "samples $n$", "y": "width", "title": 10}
-        return draw_panels(
-            self.networks, self.settings, panel, size, sharex=True, sharey=True, **labels
-        )
+        options = {"x": "samples $n$", "y": "width", "title": 10, "sharex": True, "sharey": True}
+        return draw_panels(self.networks, self.settings, panel, size, **options)

@@ -15,7 +15,7 @@ from torch.nn.functional import normalize
 
 import shoal
 from experiments.claims import Claim, Criterion, near_printed, short
-from experiments.drawing import COLORS, GRAY, Axes, draw_panels
+from experiments.drawing import COLORS, GRAY, Axes, draw_densities, draw_limiting, draw_panels
 from experiments.experiment import Arrays, Point, by_point, experiment, grid, matching
 from experiments.ling2024.sizes import (
     PAPER_GROUPS,
@@ -29,7 +29,6 @@ from experiments.samples import image_pair
 from shoal.architectures import DEQ, Architecture
 from shoal.kernels import Kernels
 
-_BINS = 60
 _UNSTATED = "neither the scaling of images nor σ_b is stated; nearer with σ_b² = 0.2"
 
 
@@ -72,8 +71,7 @@ class Spectra(DEQs):
         def panel(axes: Axes, name: str, column: Point) -> str:
             (result,) = matching(results, {"activation": name, **column})
             self.draw(axes, result.arrays)
-            numbers = {key: float(result.arrays[key]) for key in self.norms}
-            words = self.told.format_map(numbers)
+            words = self.told.format_map({key: float(result.arrays[key]) for key in self.norms})
             if log:
                 return f"{self.title_at(result.point)}, {column['preprocessing']}\n{words}"
             printed = f", printed {self.printed[name]}" if name in self.comparable() else ""
@@ -81,31 +79,11 @@ class Spectra(DEQs):
 
         columns, log = self.columns(), self.logarithmic
         size = 3.1 * len(columns) + 0.6 if log else 7.0, 2.9 * len(self.activations)
-        y = "density of logarithms" if log else "density"
-        figure = draw_panels(
-            self.names, columns, panel, size, x="eigenvalue", y=y, title=9 if log else None,
-            legend=None,
-        )  # fmt: skip
-        figure.axes[0].legend(loc="upper right", fontsize=8 if log else None)
+        labels = {"x": "eigenvalue", "y": "density of logarithms" if log else "density"}
+        options = {"title": 9 if log else 11, "legend": None}
+        figure = draw_panels(self.names, columns, panel, size, **labels, **options)
+        figure.axes[0].legend(loc="upper right", fontsize=8)
         return figure
-
-    def draw_densities(self, axes: Axes, curves: Sequence[tuple[Any, dict[str, Any]]]) -> float:
-        """Densities of eigenvalues; returns the height of a single one in the widest bin."""
-        every = np.concatenate([values for values, _ in curves])
-        least, largest = float(every.min()), float(every.max())
-        if self.logarithmic:
-            edges: Any = np.geomspace(0.9 * max(least, 1e-4 * largest), 1.1 * largest, _BINS)
-            axes.set_xscale("log")
-        else:
-            margin = 0.03 * (largest - least)
-            edges = np.linspace(least - margin, largest + margin, 2 * _BINS)
-        widths = np.diff(np.log(edges)) if self.logarithmic else np.diff(edges)
-        for values, look in curves:
-            axes.stairs(np.histogram(values, edges)[0] / (len(values) * widths), edges, **look)
-        single = float(1 / (len(curves[0][0]) * widths.max()))
-        axes.set_yscale("log")
-        axes.set_ylim(bottom=0.5 * single)
-        return single
 
 
 class MixtureSpectra(Spectra):
@@ -245,12 +223,11 @@ class _EquivalentSpectra(Spectra):
             "estimate": {"color": GRAY, "linewidth": 1.0, "label": "estimate"},
             "equivalent": {"color": COLORS[1], "linewidth": 1.2, "label": "equivalent"},
         }
-        single = self.draw_densities(axes, [(arrays[name], look) for name, look in looks.items()])
+        curves = [(arrays[name], look) for name, look in looks.items()]
+        single = draw_densities(axes, curves, self.logarithmic)
         if "density" in arrays:
-            density = np.where(arrays["density"] > 0, arrays["density"], np.nan)
-            axes.plot(arrays["grid"], density, color="black", lw=1.2, label="predicted density")
-            heights = np.full(len(arrays["spikes"]), 1.2 * single)
-            axes.plot(arrays["spikes"], heights, "kv", markersize=4, label="predicted isolated")
+            parts = (arrays[name] for name in ("grid", "density", "spikes"))
+            draw_limiting(axes, *parts, 1.2 * single)
 
 
 class _OnMixture(_EquivalentSpectra, MixtureSpectra):
@@ -355,7 +332,8 @@ class _DesignSpectra(Spectra):
             "deq_estimate": {"label": "DEQ, estimated", **thin},
             "design_estimate": {"label": "design, estimated", "linestyle": ":", **thin},
         }
-        self.draw_densities(axes, [(arrays[f"{k}_eigenvalues"], look) for k, look in looks.items()])
+        curves = [(arrays[f"{name}_eigenvalues"], look) for name, look in looks.items()]
+        draw_densities(axes, curves, self.logarithmic)
 
 
 @experiment("ling2024", "figure7")
