@@ -12,17 +12,8 @@ import torch
 from torch import Tensor
 
 import shoal
+from experiments import drawing
 from experiments.claims import Claim, Criterion, each, interval, signed
-from experiments.drawing import (
-    COLORS,
-    GRAY,
-    Axes,
-    draw_laws,
-    draw_limit,
-    draw_panels,
-    logarithmic_axes,
-    new_row,
-)
 from experiments.experiment import Experiment, Result, experiment, grid, matching
 from experiments.networks import network_for
 from experiments.samples import unit_inputs
@@ -150,28 +141,28 @@ class LinearConvergence(_Networks):
             "drift": r"$\max_k\, \|G^{(H)}(k) - G^{(H)}(0)\| / \lambda_0$",
         }
 
-        def panel(axes: Axes, key: str, kind: str) -> str:
+        def panel(axes: drawing.Axes, key: str, kind: str) -> str:
             mine = matching(results, {"network": kind})
             if key == "loss":
                 self._draw_losses(axes, mine)
             else:
-                draw_laws(axes, {"networks": curve(mine, "width", "drift")}, "width $m$")
-                draw_limit(axes, 0.25, "1/4, what the proofs allow")
+                drawing.draw_laws(axes, {"networks": curve(mine, "width", "drift")}, "width $m$")
+                drawing.draw_limit(axes, 0.25, "1/4, what the proofs allow")
             axes.legend()
             if kind == KINDS[0]:
                 axes.set_ylabel(labels[key])
             return TITLES[kind] if key == "loss" else ""
 
-        return draw_panels(labels, KINDS, panel, (11.5, 6.8), legend=None)
+        return drawing.draw_panels(labels, KINDS, panel, (11.5, 6.8), legend=None)
 
-    def _draw_losses(self, axes: Axes, results: Sequence[Result]) -> None:
-        for width, color in zip((self.widths[0], self.widths[-1]), COLORS, strict=False):
+    def _draw_losses(self, axes: drawing.Axes, results: Sequence[Result]) -> None:
+        for width, color in zip((self.widths[0], self.widths[-1]), drawing.COLORS, strict=False):
             for result in matching(results, {"width": width}):
                 losses = result.arrays["losses"] / result.arrays["losses"][0]
                 label = f"width {width}" if result.point["draw"] == 0 else None
                 axes.plot(np.maximum(losses, 1e-28), color=color, linewidth=1.0, label=label)
         bound = results[-1].arrays["bound"] / results[-1].arrays["bound"][0]
-        axes.plot(bound, "--", color=GRAY, label=r"$(1 - \eta\lambda_0/2)^k$")
+        axes.plot(bound, "--", color=drawing.GRAY, label=r"$(1 - \eta\lambda_0/2)^k$")
         axes.set(yscale="log", xlabel="step $k$")
 
 
@@ -219,8 +210,8 @@ class DepthEigenvalue(_Networks):
         )
 
     def plot(self, results):
-        figure, (axes,) = new_row(5.6, 4.2, 1)
-        for kind, color in zip(KINDS, COLORS, strict=False):
+        figure, (axes,) = drawing.new_row(5.6, 4.2, 1)
+        for kind, color in zip(KINDS, drawing.COLORS, strict=False):
             depths, least = _resolved(results, kind)
             label = TITLES[kind].split(" (")[0]
             if kind != "fully-connected":
@@ -228,8 +219,8 @@ class DepthEigenvalue(_Networks):
             axes.plot(depths, least, "o-", color=color, markersize=5, label=label)
             if kind == "resnet":
                 square = 0.6 * least[0] * (depths[0] / depths) ** 2
-                axes.plot(depths, square, "--", color=GRAY, linewidth=1.2, label="slope $-2$")
-        logarithmic_axes(axes, self.depths, "depth $H$")
+                axes.plot(depths, square, "--", color=drawing.GRAY, lw=1.2, label="slope $-2$")
+        drawing.logarithmic_axes(axes, self.depths, "depth $H$")
         axes.set_ylabel(r"$\lambda_0 = \lambda_{\min}(K^{(H)})$")
         axes.set_title(f"{type(self.activation).__name__}, {self.samples} inputs of norm one")
         axes.legend()

@@ -119,8 +119,7 @@ def population(x: Tensor) -> Tensor:
 class Concentration(GramWidth):
     r"""Gram matrices of random feature maps against their limit.
 
-    Lemma 3.3: $\|G(0) - G^\infty\| \le \lambda_0/4$ for $m = \Omega(n^2\lambda_0^{-2}
-    \log(n/\delta))$. The equilibrium has no part in it, so the networks can be very wide.
+    The equilibrium has no part in it, so the networks can be very wide.
     """
 
     share = 0.25
@@ -153,9 +152,7 @@ class Stability(WidthDraws):
     widths: tuple[int, ...] = (1024, 8192, 65536)
     draws: int = 4
     factors: tuple[float, ...] = tuple(2.0**k for k in range(-1, 9))  # s
-    samples: int = 32
     features: int = 64
-    seed: int = 0
     small = dict(widths=(512, 4096), draws=3, samples=12, features=24)
 
     def compute(self, point, seed, device):
@@ -167,10 +164,8 @@ class Stability(WidthDraws):
         radius = len(start) * least / (16 * norms[0] * norms[1] ** 2)
         noise = feature_weights(x, len(start), seed + 1)
         noise_norm = torch.linalg.matrix_norm(noise, 2)
-        arrays: dict[str, Any] = {
-            "radius": radius,
-            "initial": float(torch.linalg.eigvalsh(initial)[0]) / least,
-        }
+        arrays: dict[str, Any] = {"radius": radius}
+        arrays["initial"] = float(torch.linalg.eigvalsh(initial)[0]) / least
         moved = {
             "random": lambda reach: start + noise * (reach / noise_norm),
             "steepest": lambda reach: _descended(x, start, reach),

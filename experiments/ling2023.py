@@ -119,12 +119,9 @@ class Depth(WidthDraws):
     """
 
     widths: tuple[int, ...] = (256, 1024, 4096)
-    draws: int = 8
     layers: int = 16  # the largest depth
-    samples: int = 32
     features: int = 64
     weight_variance: float = 0.08  # σ_w²
-    seed: int = 0
     small = dict(widths=(128, 256, 512), draws=4, samples=12, features=24)
 
     def compute(self, point, seed, device):

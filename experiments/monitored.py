@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 
 import shoal
-from experiments.claims import Criterion
+from experiments.claims import Criterion, each
 from experiments.drawing import Axes, draw_limit, draw_lines, draw_panels
 from experiments.experiment import Arrays, Experiment, Result, by_point, grid, matching
 from experiments.networks import network_for
-from shoal.architectures import Architecture
 from shoal.training import TrainingProgress, TrainingRun
 
 
@@ -65,20 +64,14 @@ class MonitoredWidths(Experiment):
                     error = net(task.test[0].to(device))[:, 0] - task.test[1].to(device)
                 test.append(0.5 * float(error.double().square().mean()))
 
-        step_size = self.step_size(architecture, x)
-        run = shoal.train(
-            net, x, y, step_size=step_size, steps=self.steps, monitor=self.every,
-            progress=watch_test,
-        )  # fmt: skip
+        widest = max(self.widths) if isinstance(architecture, shoal.DEQ) else None
+        ntk = shoal.kernel(architecture, x.double(), width=widest).ntk
+        options = {"step_size": self.step_share / float(torch.linalg.eigvalsh(ntk)[-1])}
+        options |= {"steps": self.steps, "monitor": self.every}
+        run = shoal.train(net, x, y, progress=watch_test, **options)
         return {**run_arrays(run, len(x)), **({"test": test} if test else {})}
 
-    def step_size(self, architecture: Architecture, x: Tensor) -> float:
-        width = max(self.widths) if isinstance(architecture, shoal.DEQ) else None
-        ntk = shoal.kernel(architecture, x.double(), width=width).ntk
-        return self.step_share / float(torch.linalg.eigvalsh(ntk)[-1])
-
     def summarize(self, results):
-
         def numbers(result: Result) -> dict[str, float]:
             arrays = result.arrays
             found = {"step_size": arrays["step_size"], "loss": arrays["loss"][-1]}
@@ -98,10 +91,8 @@ class MonitoredWidths(Experiment):
             row = [summary.get(f"{name}_{width}_{key}", math.nan) for width in self.widths]
             if not math.isnan(row[0]):  # else it is left out
                 steps = max(wide / narrow for narrow, wide in pairwise(row))
-                found += [
-                    Criterion(f"{name}: at most that of the narrowest", row[-1] / row[0], most=1),
-                    Criterion(f"{name}: at most that of the next narrower", steps, most=1),
-                ]
+                ratios = {"the narrowest": row[-1] / row[0], "the next narrower": steps}
+                found += each(f"{name}: at most that of {{}}", ratios, most=1)
         return tuple(found)
 
     def plot(self, results):

@@ -18,10 +18,14 @@ from shoal.architectures import Architecture
 
 
 class WidthDraws(Experiment):
-    """Random networks of several ``widths``, ``draws`` of each, with the same inputs."""
+    """Random networks of several widths with the same inputs, random points on the sphere."""
+
+    widths: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048, 4096)
+    draws: int = 8  # networks of each width
+    samples: int = 32
+    seed: int = 0  # of the inputs
 
     def inputs(self) -> Tensor:
-        """Random points on the unit sphere."""
         return unit_inputs(self.samples, self.features, self.seed)
 
     def points(self):
@@ -90,11 +94,7 @@ class GramWidth(WidthDraws):
     and ``limit``, ``symbols`` of them and of $\lambda$, and what is ``claimed``, printed, where.
     """
 
-    widths: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048, 4096)
-    draws: int = 8
-    samples: int = 32
     features: int = 64
-    seed: int = 0  # of the inputs
 
     def compute(self, point, seed, device):
         x = self.inputs().to(device)

@@ -8,15 +8,7 @@ import torch
 from torch import Tensor
 
 import shoal
-from experiments.drawing import (
-    COLORS,
-    GRAY,
-    Axes,
-    draw_limit,
-    draw_lines,
-    draw_panels,
-    logarithmic_axes,
-)
+from experiments import drawing
 from experiments.experiment import Experiment, Result, by_point, experiment, grid, matching
 from experiments.monitored import kept, run_arrays
 from experiments.samples import on_sphere
@@ -116,19 +108,19 @@ class CertifiedTraining(Experiment):
             "norm": r"$\|W\|$",
             "least_eigenvalue": r"$\lambda_{\min}(G)\,/\,\lambda_0$",
         }
-        look = {"color": COLORS[0], "markersize": 2.5}
+        look = {"color": drawing.COLORS[0], "markersize": 2.5}
         floor = 0.1 * min(float(r.arrays["loss"].min()) for r in results)
         ends = {"loss": (floor, 1e6 * self.label**2 * self.samples), "least_eigenvalue": (0, 1.4)}
 
-        def panel(axes: Axes, key: str, result: Result) -> str:
+        def panel(axes: drawing.Axes, key: str, result: Result) -> str:
             arrays = result.arrays
             values, steps = arrays[key], arrays["steps"]
             if key == "loss":  # a step beyond 2/λ_0 has no bound that is not zero
                 bound = np.where(arrays["bound"] > 0, arrays["bound"], math.nan)
-                axes.plot(bound, "--", color=GRAY, linewidth=1.2, label="bound")
+                axes.plot(bound, "--", color=drawing.GRAY, linewidth=1.2, label="bound")
                 steps = np.arange(len(values))
             else:
-                draw_limit(axes, 1 if key == "norm" else 0.5)
+                drawing.draw_limit(axes, 1 if key == "norm" else 0.5)
             if key == "least_eigenvalue":
                 values = values / (values[0] if values[0] > 0 else math.nan)
             else:
@@ -142,7 +134,7 @@ class CertifiedTraining(Experiment):
 
         shared = {"sharex": True, "sharey": "row"}
         size = 3.3 * len(results) + 0.4, 7.2
-        return draw_panels(words, results, panel, size, x="step", title=10, **shared)
+        return drawing.draw_panels(words, results, panel, size, x="step", title=10, **shared)
 
 
 _SETTINGS = {  # the scale of the readout, the size of labels, and that in words
@@ -205,14 +197,14 @@ class RequiredWidths(Experiment):
         return {key: width for key, width in summary.items() if math.isfinite(width)}
 
     def plot(self, results):
-        def panel(axes: Axes, network: str, setting: str) -> str:
+        def panel(axes: drawing.Axes, network: str, setting: str) -> str:
             found = matching(results, {"network": network, "setting": setting})
             rows = {label: curve(found, "samples", key)[1] for key, label in _KEYS.items()}
             rows = {label: np.where(np.isinf(row), np.nan, row) for label, row in rows.items()}
-            draw_lines(axes, self.samples, rows)
-            logarithmic_axes(axes, self.samples)
+            drawing.draw_lines(axes, self.samples, rows)
+            drawing.logarithmic_axes(axes, self.samples)
             return f"{_TITLES[network]}\n{_SETTINGS[setting][2]}"
 
         size = 4.6 * len(self.settings) + 0.4, 3.1 * len(self.networks) + 0.5
         options = {"x": "samples $n$", "y": "width", "title": 10, "sharex": True, "sharey": True}
-        return draw_panels(self.networks, self.settings, panel, size, **options)
+        return drawing.draw_panels(self.networks, self.settings, panel, size, **options)

@@ -9,15 +9,7 @@ import torch
 
 import shoal
 from experiments.drawing import COLORS, Axes, draw_densities, draw_limiting, draw_panels
-from experiments.experiment import (
-    Arrays,
-    Experiment,
-    Result,
-    by_point,
-    experiment,
-    grid,
-    matching,
-)
+from experiments.experiment import Experiment, Result, by_point, experiment, grid, matching
 from experiments.networks import by_name
 from shoal.activations import GELU, Activation, ReLU, Softplus, Swish, Tanh
 from shoal.architectures import DEQ
@@ -206,7 +198,7 @@ class SphereError(Experiment):
 
     def summarize(self, results):
         def largest(result: Result) -> dict[str, float]:
-            error, cosines = _error(result.arrays), np.abs(result.arrays["cosines"])
+            error, cosines = _error(result), np.abs(result.arrays["cosines"])
             parts = {"inner": cosines <= 0.95, "ends": cosines == 1, "anywhere": cosines <= 1}
             return {key: error[part].max() for key, part in parts.items()}
 
@@ -221,7 +213,7 @@ class SphereError(Experiment):
         def panel(axes: Axes, kind: str, name: str) -> str:
             found = matching(results, {"activation": name, "kind": kind})
             for result, color, label in zip(found, cycle(COLORS), signs, strict=False):
-                shown = np.maximum(_error(result.arrays), _ROUNDING)
+                shown = np.maximum(_error(result), _ROUNDING)
                 look = {"color": color, "markersize": 3, "linewidth": 0.9, "label": label}
                 axes.semilogy(result.arrays["cosines"], shown, ".-", **look)
             if name == next(iter(names)):
@@ -232,6 +224,7 @@ class SphereError(Experiment):
         return draw_panels(kinds, names, panel, size, x=x, sharex=True, sharey=True)
 
 
-def _error(arrays: Arrays) -> Any:
+def _error(result: Result) -> Any:
     """Relative to the diagonal, which stands last."""
-    return np.abs(arrays["obtained"] - arrays["target"]) / arrays["target"][-1]
+    target = result.arrays["target"]
+    return np.abs(result.arrays["obtained"] - target) / target[-1]

@@ -27,11 +27,9 @@ class WidthError(KernelErrors):
     groups, heading = False, "a Tanh DEQ"
 
     architecture: shoal.DEQ = _DEQ
-    widths: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048, 4096)
     draws: int = 16
     samples: int = 64
     features: int = 64
-    seed: int = 0
     small = dict(widths=(32, 64, 128, 256), draws=6, samples=16, features=32)
 
 
@@ -47,9 +45,7 @@ class GroupError(KernelErrors):
     )
     widths: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048)
     draws: int = 16
-    samples: int = 32
     features: int = 32
-    seed: int = 0
     small = dict(widths=(32, 64, 128, 256), draws=6, samples=12, features=16)
 
     def points(self):
@@ -91,7 +87,6 @@ class ConvWidthError(KernelErrors):
     samples: int = 12
     channels: int = 3
     pixels: int = 12  # in a row, as in the paper
-    seed: int = 0
     small = dict(widths=(32, 64, 128, 256), draws=6, samples=6, pixels=6)
 
     def inputs(self) -> Tensor:

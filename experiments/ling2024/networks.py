@@ -3,7 +3,7 @@
 import re
 import time
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import product
 
 import numpy as np
@@ -11,19 +11,10 @@ import torch
 from torch import Tensor
 
 import shoal
+from experiments import networks as nets
 from experiments.claims import Claim, Criterion, each, short
 from experiments.drawing import COLORS, Axes, draw_lines, draw_panels, logarithmic_axes
 from experiments.experiment import Point, Result, by_point, experiment, grid, matching
-from experiments.networks import (
-    TITLES,
-    DEQs,
-    accuracy,
-    make,
-    mini_batches,
-    ridge_readout,
-    rival,
-    synchronize,
-)
 from experiments.samples import image_samples
 from experiments.statistics import curve, spread, z_scores
 from shoal.activations import Activation
@@ -33,7 +24,7 @@ _NETWORKS = {
     "readout": ("deq", "moments", "naive"),
     "all": ("deq", "ntk-design", "moments", "naive"),
 }
-_LABELS = TITLES | {"naive": "the same activation"}
+_LABELS = nets.TITLES | {"naive": "the same activation"}
 _KERNEL_SAMPLES = 1000  # their largest eigenvalue, divided by their number, is that of all
 
 
@@ -52,7 +43,7 @@ def _largest_step(deq: DEQ, dataset: str, samples: int | None, device: torch.dev
 
 
 @experiment("ling2024", "figure3")
-class Accuracies(DEQs):
+class Accuracies(nets.DEQs):
     r"""Test accuracies of DEQs, designed and naive networks.
 
     ``readout``: ridge regression on features of random weights. ``all``: mini-batch gradient
@@ -74,33 +65,30 @@ class Accuracies(DEQs):
     small = dict(datasets=("digits",), widths=(32, 128), trials=1, samples=600, batch=100, steps=30)
 
     def points(self):
-        axes = {"dataset": self.datasets, "activation": self.names}
+        axes = {"dataset": self.datasets, "activation": self.names, "network": _NETWORKS["all"]}
         more = {"width": self.widths, "trial": range(self.trials)}
-        return [
-            point
-            for kind in self.protocols
-            for point in grid("trial", protocol=[kind], **axes, network=_NETWORKS[kind], **more)
-        ]
+        points = grid("protocol", "trial", protocol=self.protocols, **axes, **more)
+        return [point for point in points if point["network"] in _NETWORKS[point["protocol"]]]
 
     def compute(self, point, seed, device):
         images = point["dataset"], "train", self.samples, torch.float32, device
         x, y, labels = image_samples(*images)
         tests = image_samples(point["dataset"], "test", None, torch.float32, device)
         centered = shoal.centered(self.deq(point), input_norm=1.0)
-        network = rival(in_paper(point["network"], self.activation(point)), centered)
-        net = make(network, x, width=point["width"], out_features=y.shape[1], seed=seed)
+        network = nets.rival(in_paper(point["network"], self.activation(point)), centered)
+        net = nets.make(network, x, width=point["width"], out_features=y.shape[1], seed=seed)
         readout = None
         if point["protocol"] == "readout":
-            readout = ridge_readout(net, x, y, self.ridge)
+            readout = nets.ridge_readout(net, x, y, self.ridge)
         else:
             largest = _largest_step(centered, point["dataset"], self.samples, device)
-            mini_batches(
+            nets.mini_batches(
                 net, x, y, step_size=self.step_share * largest, momentum=self.momentum,
                 batch=self.batch, steps=self.steps, seed=seed,
             )  # fmt: skip
         return {
-            "train": accuracy(net, x, labels, readout),
-            "test": accuracy(net, tests.x, tests.labels, readout),
+            "train": nets.accuracy(net, x, labels, readout),
+            "test": nets.accuracy(net, tests.x, tests.labels, readout),
         }
 
     def summarize(self, results):
@@ -171,23 +159,20 @@ class Accuracies(DEQs):
             return f"{self.title_at(case)}, {dataset}, {trained}"
 
         size = max(3.5 * len(self.datasets) + 0.8, 7.5), 2.6 * len(rows) + 0.5
+        labels = {"x": "width $m$", "y": "test accuracy (%)", "title": 9.5}
         options = {"legend": -1, "sharex": True}  # the last row has all networks if one has
-        return draw_panels(
-            rows, self.datasets, panel, size, x="width $m$", y="test accuracy (%)", title=9.5,
-            **options,
-        )  # fmt: skip
+        return draw_panels(rows, self.datasets, panel, size, **labels, **options)
 
 
-_KINDS = {
-    "single": "inference, one image (ms)",
-    "batched": "inference in batches, per image (µs)",
-    "epoch": "training, one epoch (s)",
+_KINDS = {  # and how many of the units are a second
+    "single": ("inference, one image (ms)", 1e3),
+    "batched": ("inference in batches, per image (µs)", 1e6),
+    "epoch": ("training, one epoch (s)", 1.0),
 }
-_UNITS = {"single": 1e3, "batched": 1e6, "epoch": 1.0}
 
 
 @experiment("ling2024", "tables")
-class Times(DEQs):
+class Times(nets.DEQs):
     """Times of inference and training of DEQs and explicit networks.
 
     An epoch is the time of a step with a batch times the number of batches. Each is the median of
@@ -213,14 +198,14 @@ class Times(DEQs):
         x = torch.randn(self.batch, point["pixels"], generator=generator)
         x = torch.nn.functional.normalize(x).to(device)
         y = torch.eye(10, device=device)[torch.arange(self.batch, device=device) % 10]
-        architecture = rival(network, shoal.centered(self.deq(point), input_norm=1.0))
-        net = make(architecture, x, width=point["width"], out_features=10, seed=seed)
+        architecture = nets.rival(network, shoal.centered(self.deq(point), input_norm=1.0))
+        net = nets.make(architecture, x, width=point["width"], out_features=10, seed=seed)
         with torch.no_grad():
             single = self._seconds(lambda: net(x[:1]), x)
             batched = self._seconds(lambda: net(x), x) / self.batch
         options = {"step_size": 1e-3, "momentum": 0.0, "batch": self.batch, "steps": self.steps}
-        train = self._seconds(lambda: mini_batches(net, x, y, seed=seed, **options), x, passes=1)
-        epoch = train / self.steps * -(-self.images // self.batch)
+        step = partial(nets.mini_batches, net, x, y, seed=seed, **options)
+        epoch = self._seconds(step, x, passes=1) / self.steps * -(-self.images // self.batch)
         return {"single": single, "batched": batched, "epoch": epoch}
 
     def _seconds(self, run: Callable[[], object], x: Tensor, passes: int | None = None) -> float:
@@ -228,11 +213,11 @@ class Times(DEQs):
         run()
         passes, times = self.steps if passes is None else passes, []
         for _ in range(self.rounds):
-            synchronize(x)
+            nets.synchronize(x)
             start = time.perf_counter()
             for _ in range(passes):
                 run()
-            synchronize(x)
+            nets.synchronize(x)
             times.append((time.perf_counter() - start) / passes)
         return float(np.median(times))
 
@@ -277,10 +262,11 @@ class Times(DEQs):
 
         def panel(axes: Axes, case: Point, kind: str) -> str:
             found = {n: matching(results, {**case, "network": n}) for n in self.networks}
-            rows = {_LABELS[n]: curve(own, "width", kind)[1] for n, own in found.items()}
-            draw_lines(axes, self.widths, {n: _UNITS[kind] * row for n, row in rows.items()})
+            words, unit = _KINDS[kind]
+            rows = {_LABELS[n]: unit * curve(own, "width", kind)[1] for n, own in found.items()}
+            draw_lines(axes, self.widths, rows)
             logarithmic_axes(axes, self.widths)
-            return f"{self.title_at(case)}, {case['pixels']} pixels: {_KINDS[kind]}"
+            return f"{self.title_at(case)}, {case['pixels']} pixels: {words}"
 
         size = 11.0, 2.6 * len(cases) + 0.5
         return draw_panels(cases, _KINDS, panel, size, x="width $m$", title=9, sharex=True)

@@ -14,16 +14,10 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 import shoal
-from experiments.claims import Claim, Criterion, near_printed, short
+from experiments.claims import Claim, Criterion, short
 from experiments.drawing import COLORS, GRAY, Axes, draw_densities, draw_limiting, draw_panels
 from experiments.experiment import Arrays, Point, by_point, experiment, grid, matching
-from experiments.ling2024.sizes import (
-    PAPER_GROUPS,
-    Sample,
-    cached_design,
-    difference_norm,
-    equivalent_of,
-)
+from experiments.ling2024 import sizes
 from experiments.networks import DEQs, by_name, features, network_for
 from experiments.samples import image_pair
 from shoal.architectures import DEQ, Architecture
@@ -102,9 +96,9 @@ class MixtureSpectra(Spectra):
     def points(self):
         return grid("trial", activation=self.names, trial=range(self.trials))
 
-    def sample(self, point: Point, seed: int) -> Sample:
+    def sample(self, point: Point, seed: int) -> sizes.Sample:
         mixture = shoal.GaussianMixture.ling2024(self.features)
-        return Sample(*mixture.sample(self.samples, seed), mixture)
+        return sizes.Sample(*mixture.sample(self.samples, seed), mixture)
 
     def summarize(self, results):
         summary: dict[str, float] = {}
@@ -153,10 +147,10 @@ class ImageSpectra(Spectra):
     def points(self):
         return grid("preprocessing", activation=self.names, preprocessing=self.preprocessings)
 
-    def sample(self, point: Point, seed: int) -> Sample:
+    def sample(self, point: Point, seed: int) -> sizes.Sample:
         chosen = self.dataset, "train", self.samples, self.seed, self.digits, torch.float64
         x, labels = image_pair(*chosen)
-        return Sample(PREPROCESSINGS[point["preprocessing"]](x.flatten(1)), labels)
+        return sizes.Sample(PREPROCESSINGS[point["preprocessing"]](x.flatten(1)), labels)
 
     def summarize(self, results):
         summary = by_point(results, lambda r: {key: float(r.arrays[key]) for key in self.norms})
@@ -169,16 +163,21 @@ class _EquivalentSpectra(Spectra):
     def claims(self, summary):
         place, way, decimals, more, remark = self.claimed
         found = {name: summary[f"{name}_{way}exact_paper"] for name in self.printed}
+        criteria = tuple(
+            Criterion(f"{name} within {words} of {value:g}", found[name], low * value, high * value)
+            for name, value in self.printed.items()
+            for words, low, high in (("10%", 0.9, 1.1), ("a factor of 2", 0.5, 2.0))
+        )
         yield Claim(
             f"Error of the {self.kind.upper()} equivalents: ReLU, Tanh, {place}",
             ", ".join(f"{value:.2f}" for value in self.printed.values()),
             ", ".join(format(value, decimals) for value in found.values()) + more,
             f"Ling 2024, Figure {self.name[1][-1]}",
-            near_printed(found, self.printed),
+            criteria,
             remark=remark,
         )
 
-    def compare(self, deq: DEQ, sample: Sample, seed: int) -> Mapping[str, Any]:
+    def compare(self, deq: DEQ, sample: sizes.Sample, seed: int) -> Mapping[str, Any]:
         """Absolute errors with exact and estimated kernels, and eigenvalues.
 
         ``noise`` is the norm of the difference of the two kernels. The density is predicted where
@@ -187,28 +186,28 @@ class _EquivalentSpectra(Spectra):
         matrices: dict[Architecture, Tensor] = {}
         operators = {}
         for form in self.forms:
-            eq = equivalent_of(form, deq, sample)
+            eq = sizes.equivalent_of(form, deq, sample)
             centered = shoal.centered(deq, input_norm=eq.coefficients.input_norm)
             if centered not in matrices:
-                kernels = shoal.kernel(centered, sample.x, trainable=PAPER_GROUPS)
+                kernels = shoal.kernel(centered, sample.x, trainable=sizes.PAPER_GROUPS)
                 matrices[centered] = getattr(kernels, self.kind)
             operators[form] = centered, getattr(eq, self.kind)
         first, exact = next(iter(matrices.items()))
         estimates = estimated_kernels(first, sample.x, width=self.width, seed=seed)
         estimate = getattr(estimates, self.kind)
         found: dict[str, Any] = {
-            "size": difference_norm(exact),
-            "noise": difference_norm(estimate - exact),
+            "size": sizes.difference_norm(exact),
+            "noise": sizes.difference_norm(estimate - exact),
             "equivalent": operators[self.forms[0]][1].eigvalsh(),
             "exact": torch.linalg.eigvalsh(exact),
             "estimate": torch.linalg.eigvalsh(estimate),
         }
         for form, (centered, operator) in operators.items():
-            found[f"exact_{form}"] = difference_norm(matrices[centered], operator)
+            found[f"exact_{form}"] = sizes.difference_norm(matrices[centered], operator)
             if centered == first:
-                found[f"estimate_{form}"] = difference_norm(estimate, operator)
+                found[f"estimate_{form}"] = sizes.difference_norm(estimate, operator)
         if (mixture := sample.mixture) is not None:
-            options = {"trainable": PAPER_GROUPS, "input_norm": mixture.input_norm}
+            options = {"trainable": sizes.PAPER_GROUPS, "input_norm": mixture.input_norm}
             predicted = shoal.spectrum(deq, mixture, n=len(sample.x), **options)
             predicted = getattr(predicted, self.kind)
             places = [np.linspace(low, high, 400) for low, high in predicted.edges]
@@ -281,12 +280,12 @@ class _DesignSpectra(Spectra):
 
     families: tuple[str, ...] = ("leaky_relu", "hard_tanh")  # one for each activation
 
-    def compare(self, deq: DEQ, sample: Sample, seed: int) -> Mapping[str, Any]:
+    def compare(self, deq: DEQ, sample: sizes.Sample, seed: int) -> Mapping[str, Any]:
         r"""$\|G^* - \Sigma\|$ of exact kernels, and of estimates by one network of each kind."""
         x, known = sample.x, sample.mixture
         input_norm = float(x.square().sum(1).mean().sqrt()) if known is None else known.input_norm
         (name,) = by_name(deq.activations)
-        design = cached_design(deq, input_norm, "ck", self.families[self.names.index(name)])
+        design = sizes.cached_design(deq, input_norm, "ck", self.families[self.names.index(name)])
         exact, designed = design.kernels(x)
         estimate = estimated_kernels(design.original, x, width=self.width, seed=seed).ck
         z = features(network_for(design.architecture, x, width=self.width, seed=seed + 1), x)
@@ -295,7 +294,7 @@ class _DesignSpectra(Spectra):
             "exact": exact - designed, "estimate": estimate - other,
             "deq_noise": estimate - exact, "design_noise": other - designed, "size": exact,
         }  # fmt: skip
-        found: dict[str, Any] = {key: difference_norm(m) for key, m in differences.items()}
+        found: dict[str, Any] = {key: sizes.difference_norm(m) for key, m in differences.items()}
         pairs = {"deq": exact, "design": designed}
         pairs |= {"deq_estimate": estimate, "design_estimate": other}
         return found | {f"{k}_eigenvalues": torch.linalg.eigvalsh(m) for k, m in pairs.items()}
