@@ -52,10 +52,8 @@ class Losses(MonitoredWidths):
     def claims(self, summary):
         section = "Ling 2023, Figure 1"
         losses = [summary[f"sphere_{width}_loss"] for width in self.widths]
-        norm, upper = (
-            max(value for key, value in summary.items() if key.endswith(end))
-            for end in ("_norm", "_norm_upper")
-        )
+        norm = max(value for key, value in summary.items() if key.endswith("_norm"))
+        upper = max(value for key, value in summary.items() if key.endswith("_norm_upper"))
         words = f"sphere: {', '.join(map(short, losses))} at widths 500 to 4000"
         remark = "the step size explains it, not stable Gram matrices"
         yield Claim(

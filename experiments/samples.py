@@ -25,9 +25,8 @@ class Samples(NamedTuple):
 def unit_inputs(samples: int, features: int, seed: int) -> Tensor:
     """Random points on the unit sphere."""
     generator = torch.Generator().manual_seed(seed)
-    return functional.normalize(
-        torch.randn(samples, features, dtype=torch.float64, generator=generator)
-    )
+    x = torch.randn(samples, features, dtype=torch.float64, generator=generator)
+    return functional.normalize(x)
 
 
 def on_sphere(samples: int, dimension: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -49,9 +48,8 @@ def image_samples(
     if count is not None and count > len(x):
         raise ValueError(f"{dataset} must have {count} images to {split} with, it has {len(x)}")
     x = functional.normalize(x - x.mean(0) if center else x)
-    return Samples(
-        x.to(device, dtype), functional.one_hot(labels, len(found.classes)).to(dtype), labels
-    )
+    y = functional.one_hot(labels, len(found.classes)).to(dtype)
+    return Samples(x.to(device, dtype), y, labels)
 
 
 def image_pair(

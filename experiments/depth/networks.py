@@ -88,7 +88,6 @@ class Stack(nn.Module):
         return _times(self.gather(z), weights) / math.sqrt(self.width)
 
     def cell(self, z: Tensor, u: Tensor) -> Tensor:
-        """One application."""
         return self.activations[0](self.mixed(z, self.recurrent[0]) + u)
 
     def _rows(self, z: Tensor, u: Tensor) -> Tensor:

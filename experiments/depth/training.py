@@ -154,19 +154,20 @@ def student(values: Any) -> dict[str, float]:
 
 
 def compared(results: Sequence[Result]) -> list[Compared]:
-    """Every network of a study, in the order of its points."""
-    chosen = [_chosen(result) for result in results]
-    settings = [tuple(v for k, v in r.point.items() if k != "network") for r in results]
-    rows = list(zip(results, chosen, settings, strict=True))
-    deqs = {setting: at["test"] for r, at, setting in rows if r.point["network"] == "deq"}
-    found = []
-    for (point, arrays), at, setting in rows:
+    """Every network of a study, in the order of its points: DEQs before what they are beside."""
+    found, deqs = [], {}
+    for point, arrays in results:
+        best = int(arrays["validation"].mean(1).argmax())  # of the step sizes
+        at = {k: arrays[k][best] for k in ("test", "places", "moved", "steps", "settled")}
+        setting = tuple(v for k, v in point.items() if k != "network")
         axis, network = next((k for k, v in CENTER.items() if point[k] != v), ""), point["network"]
         numbers = student(at["test"])
         numbers |= {key: float(arrays[key]) for key in ("seconds", "latency")}
         for key in ("moved", "steps", "settled") if network in ("deq", "free") else ("moved",):
             numbers[key] = at[key].mean()
-        if network != "deq":
+        if network == "deq":
+            deqs[setting] = at["test"]
+        else:
             numbers |= named("gap", student(at["test"] - deqs[setting]))
         if not axis and at["places"].shape[1] > 1:
             near, far = np.array_split(at["places"].mean(0), 2)
@@ -175,10 +176,3 @@ def compared(results: Sequence[Result]) -> list[Compared]:
         value = point[axis] if axis else ""
         found.append(Compared(point["task"], network, axis, value, numbers, at["places"]))
     return found
-
-
-def _chosen(result: Result) -> dict[str, Any]:
-    """The runs of every seed, at the step size that is best on validation samples."""
-    best = int(result.arrays["validation"].mean(1).argmax())
-    keys = ("test", "places", "moved", "steps", "settled")
-    return {key: result.arrays[key][best] for key in keys}

@@ -42,12 +42,9 @@ class Recovery(Experiment):
     degree: int = 20  # of the interpolation of marginal likelihoods in σ_a²
     seed: int = 0  # of inputs; all else has the seed of its point
     small = dict(
-        activations=(shoal.activations.ReLU(),),
-        samples=(40, 120),
-        draws=40,
-        sources=("process",),
+        activations=(shoal.activations.ReLU(),), samples=(40, 120), draws=40, sources=("process",),
         degree=12,
-    )
+    )  # fmt: skip
 
     def points(self):
         """All draws of one kind share inputs, and so the kernels of the interpolation."""

@@ -66,9 +66,7 @@ class TrainingCurves(DEQs):
     def _cases(self) -> list[Point]:
         return grid(dataset=self.datasets, activation=self.names)
 
-    def _rows(
-        self, results: Sequence[Result], case: Point, width: int | str
-    ) -> dict[str, list[Result]]:
+    def _rows(self, results: Sequence[Result], case: Point, width: int | str) -> dict:
         found = matching(results, {**case, "width": width})
         return {name: matching(found, {"network": name}) for name in self.networks}
 

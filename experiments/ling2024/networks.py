@@ -37,8 +37,7 @@ def in_paper(network: str, activation: Activation) -> str:
 @lru_cache(maxsize=16)
 def _largest_step(deq: DEQ, dataset: str, samples: int | None, device: torch.device) -> float:
     r"""$2/\lambda_{\max}$ of the NTK per sample, from some of the samples."""
-    x = image_samples(dataset, "train", samples, torch.float32, device).x
-    x = x[:_KERNEL_SAMPLES].double()
+    x = image_samples(dataset, "train", samples, torch.float32, device).x[:_KERNEL_SAMPLES].double()
     return 2 * len(x) / float(torch.linalg.eigvalsh(shoal.kernel(deq, x).ntk)[-1])
 
 
@@ -93,16 +92,14 @@ class Accuracies(nets.DEQs):
 
     def summarize(self, results):
         summary: dict[str, float] = {}
-        for case in grid(
-            protocol=self.protocols, activation=self.names, dataset=self.datasets, width=self.widths
-        ):
+        axes = {"activation": self.names, "dataset": self.datasets, "width": self.widths}
+        for case in grid(protocol=self.protocols, **axes):
             deqs = matching(results, {**case, "network": "deq"})
             *place, width = case.values()
             for network in _NETWORKS[case["protocol"]]:
                 found = matching(results, {**case, "network": network})
-                mean, deviation = spread(found, "test")
                 name = "_".join(map(str, [*place, network, width]))
-                summary |= {name: float(mean), f"{name}_deviation": float(deviation)}
+                summary[name], summary[f"{name}_deviation"] = map(float, spread(found, "test"))
                 if network != "deq":
                     summary[f"{name}_z"] = float(z_scores(found, deqs, "test"))
         return summary
