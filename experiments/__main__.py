@@ -38,7 +38,9 @@ def main(arguments: list[str] | None = None) -> int:
         torch.empty(0, device=given.device)
         given.output.mkdir(parents=True, exist_ok=True)
         TemporaryFile(dir=given.output).close()
-    except (ValueError, OSError, RuntimeError, AssertionError) as error:
+    except OSError as error:
+        parser.exit(2, f"Error: --output must be a folder to write to: {error}\n")
+    except (ValueError, RuntimeError, AssertionError) as error:
         parser.exit(2, f"Error: {error}".partition("\n")[0] + "\n")
     failed = 0
     for kind in kinds:
