@@ -3,6 +3,7 @@
 import argparse
 import sys
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import torch
 
@@ -25,20 +26,22 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, default=1, help="of each process")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     given = parser.parse_args(arguments)
-    if min(given.jobs, given.threads) < 1:
-        parser.error(f"--jobs and --threads must be at least 1, got {given.jobs}, {given.threads}")
     if given.paper is None:
         for (paper, figure), kind in registered().items():
             print(f"{paper + ' ' + figure:26}{len(kind().points()):5} points   {kind.title}")
         return 0
+    if min(given.jobs, given.threads) < 1:
+        both = f"{given.jobs}, {given.threads}"
+        parser.exit(2, f"Error: --jobs and --threads must be at least 1, got {both}\n")
     try:
         kinds = find(given.paper, given.figure)
         torch.empty(0, device=given.device)
         given.output.mkdir(parents=True, exist_ok=True)
-        (given.output / ".writable").touch()
-        (given.output / ".writable").unlink()
-    except (ValueError, OSError, RuntimeError, AssertionError) as error:
-        parser.error(str(error).partition("\n")[0])
+        TemporaryFile(dir=given.output).close()
+    except OSError as error:
+        parser.exit(2, f"Error: --output must be a folder to write to: {error}\n")
+    except (ValueError, RuntimeError, AssertionError) as error:
+        parser.exit(2, f"Error: {error}".partition("\n")[0] + "\n")
     failed = 0
     for kind in kinds:
         one = kind.quick() if given.quick else kind()

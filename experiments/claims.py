@@ -48,16 +48,6 @@ def each(
     return tuple(Criterion(asked.format(name), v, least, most) for name, v in values.items())
 
 
-def near_printed(found: Mapping[str, float], printed: Mapping[str, float]) -> tuple[Criterion, ...]:
-    """Two criteria for each value: it is the paper's within 10%, and within a factor of two."""
-    ranges = {"10%": (0.9, 1.1), "a factor of 2": (0.5, 2.0)}
-    return tuple(
-        Criterion(f"{name} within {words} of {value:g}", found[name], low * value, high * value)
-        for name, value in printed.items()
-        for words, (low, high) in ranges.items()
-    )
-
-
 def signed(value: float, decimals: int = 2) -> str:
     """A number with a true minus sign."""
     return f"{value:.{decimals}f}".replace("-", "−")

@@ -1,8 +1,8 @@
 """Figures: their style, tables of panels, errors with the power laws that fit them."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import cycle
-from typing import Any, Literal, TypeVar
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -11,9 +11,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from experiments.statistics import power_law
-
-Row = TypeVar("Row")
-Column = TypeVar("Column")
 
 # distinct also for the color-blind (Okabe and Ito)
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -41,31 +38,20 @@ STYLE = {
 
 
 def draw_panels(
-    rows: Collection[Row],
-    columns: Collection[Column],
-    draw: Callable[[Axes, Row, Column], str],
-    size: tuple[float, float],
-    *,
-    x: str = "",
-    y: str = "",
-    title: float | None = None,
-    legend: int | None = 0,
-    sharex: bool = False,
-    sharey: bool | Literal["row"] = False,
-) -> Figure:
+    rows: Collection[Any], columns: Collection[Any], draw: Callable[[Axes, Any, Any], str],
+    size: tuple[float, float], *, x: str = "", y: str = "", title: float = 11,
+    legend: int | None = 0, **shared: Any,
+) -> Figure:  # fmt: skip
     """A figure with a panel for each row and column, whose titles ``draw`` returns.
 
     ``x`` names the axes below the last row, ``y`` those left of the first column, ``title`` is the
     size of titles, and ``legend`` the row whose first panel has what the legend below them shows.
     """
     figure = Figure(figsize=size)
-    letters: dict[str, Any] = {} if title is None else {"fontsize": title}
-    panels: Any = figure.subplots(
-        len(rows), len(columns), squeeze=False, sharex=sharex, sharey=sharey
-    )
+    panels: Any = figure.subplots(len(rows), len(columns), squeeze=False, **shared)
     for line, row in zip(panels, rows, strict=True):
         for axes, column in zip(line, columns, strict=True):
-            axes.set_title(draw(axes, row, column), **letters)
+            axes.set_title(draw(axes, row, column), fontsize=title)
         if y:
             line[0].set_ylabel(y)
     for axes in panels[-1] if x else ():
@@ -75,10 +61,10 @@ def draw_panels(
     return figure
 
 
-def new_row(width: float, height: float, count: int = 2, **options: Any) -> tuple[Figure, Any]:
+def new_row(width: float, height: float, count: int = 2, **shared: Any) -> tuple[Figure, Any]:
     """A figure of a size in inches, and the axes of its panels, which stand side by side."""
     figure = Figure(figsize=(width, height))
-    return figure, figure.subplots(1, count, squeeze=False, **options)[0]
+    return figure, figure.subplots(1, count, squeeze=False, **shared)[0]
 
 
 def legend_outside(figure: Figure, axes: Axes, columns: int | None = None) -> None:
@@ -114,6 +100,34 @@ def draw_lines(axes: Axes, x: Any, rows: Mapping[str, Any], line: str = "o-", **
 def draw_limit(axes: Axes, height: float, label: str | None = None, width: float = 1.2) -> None:
     """A dashed line at what must not be passed."""
     axes.axhline(height, color=GRAY, linestyle="--", linewidth=width, label=label)
+
+
+def draw_densities(
+    axes: Axes, curves: Sequence[tuple[Any, dict[str, Any]]], logarithmic: bool = False
+) -> float:
+    """Densities of eigenvalues; returns the height of a single one in the widest bin."""
+    every = np.concatenate([values for values, _ in curves])
+    least, largest = float(every.min()), float(every.max())
+    if logarithmic:
+        edges: Any = np.geomspace(0.9 * max(least, 1e-4 * largest), 1.1 * largest, 60)
+        axes.set_xscale("log")
+    else:
+        margin = 0.03 * (largest - least)
+        edges = np.linspace(least - margin, largest + margin, 120)
+    widths = np.diff(np.log(edges)) if logarithmic else np.diff(edges)
+    for values, look in curves:
+        axes.stairs(np.histogram(values, edges)[0] / (len(values) * widths), edges, **look)
+    single = float(1 / (len(curves[0][0]) * widths.max()))
+    axes.set_yscale("log")
+    axes.set_ylim(bottom=0.5 * single)
+    return single
+
+
+def draw_limiting(axes: Axes, grid: Any, density: Any, isolated: Any, height: float) -> None:
+    """A limiting density, and its isolated eigenvalues at a height."""
+    density = np.where(density > 0, density, np.nan)
+    axes.plot(grid, density, color="black", linewidth=1.2, label="limit")
+    axes.plot(isolated, np.full(len(isolated), height), "kv", markersize=4, label="isolated")
 
 
 def draw_laws(

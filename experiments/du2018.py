@@ -5,24 +5,15 @@ The paper has no experiments.
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 import shoal
+from experiments import drawing
 from experiments.claims import Claim, Criterion, each, interval, signed
-from experiments.drawing import (
-    COLORS,
-    GRAY,
-    Axes,
-    draw_laws,
-    draw_limit,
-    draw_panels,
-    logarithmic_axes,
-    new_row,
-)
 from experiments.experiment import Experiment, Result, experiment, grid, matching
 from experiments.networks import network_for
 from experiments.samples import unit_inputs
@@ -43,49 +34,47 @@ _RESOLVED = 1e-12  # eigenvalues that rounding does not hide
 Network = FullyConnected | ResNet | ConvResNet
 
 
-class Setting(NamedTuple):
-    """Random points on the unit sphere, and a network for them; features are a multiple of four."""
+class _Networks(Experiment):
+    """Networks of several kinds for random points on the unit sphere."""
 
-    kind: str
-    samples: int
-    features: int
-    seed: int
+    activation: Activation = shoal.activations.Softplus()
+    samples: int = 10
+    features: int = 24  # a multiple of four
+    constant: float = 0.5  # c_λ
+    seed: int = 0  # of inputs and labels
 
-    def inputs(self) -> Tensor:
+    def inputs(self, kind: str) -> Tensor:
         """The points; as pixels in a row for a convolutional network."""
         x = unit_inputs(self.samples, self.features, self.seed)
-        return x.reshape(self.samples, _CHANNELS, -1) if self.kind == "convolutional" else x
+        return x.reshape(self.samples, _CHANNELS, -1) if kind == "convolutional" else x
 
-    def architecture(self, activation: Activation, depth: int, constant: float) -> Network:
+    def architecture(self, kind: str, depth: int) -> Network:
         r"""The architecture, whose residuals are scaled by $c_\lambda\lambda^{3/2}$.
 
         For pixels, too, $\lambda$ is that of whole inputs: the paper's, of matrices of two times as
         many rows as there are pixels, is zero unless a patch has as many numbers.
         """
-        if self.kind == "fully-connected":
-            return FullyConnected.du2018(activation, depth)
-        least = shoal.kernels.pair_eigenvalue(self.inputs().flatten(1))
-        residual = ResNet.du2018(activation, depth, eigenvalue=min(least, 1.0), constant=constant)
-        if self.kind == "resnet":
+        if kind == "fully-connected":
+            return FullyConnected.du2018(self.activation, depth)
+        least = min(shoal.kernels.pair_eigenvalue(self.inputs("resnet")), 1.0)
+        options = {"eigenvalue": least, "constant": self.constant}
+        residual = ResNet.du2018(self.activation, depth, **options)
+        if kind == "resnet":
             return residual
-        return ConvResNet(activation, depth, residual_scale=residual.residual_scale)
-
-    def limit(self, architecture: Network) -> float:
-        return _least(self, architecture)
+        return ConvResNet(self.activation, depth, residual_scale=residual.residual_scale)
 
 
 @lru_cache(maxsize=64)
-def _least(setting: Setting, architecture: Network) -> float:
-    last = {f"layer{architecture.depth}"}
-    gram = shoal.kernel(architecture, setting.inputs(), trainable=last).ntk
+def limit_eigenvalue(one: _Networks, kind: str, depth: int) -> float:
+    """The least eigenvalue of the limit Gram matrix, the last layer's share of the NTK."""
+    architecture = one.architecture(kind, depth)
+    gram = shoal.kernel(architecture, one.inputs(kind), trainable={f"layer{depth}"}).ntk
     return float(torch.linalg.eigvalsh(gram)[0])
 
 
-@experiment(
-    "du2018", "convergence", "Linear convergence and Gram stability of the networks of Du 2018"
-)
-class LinearConvergence(Experiment):
-    r"""Losses against $(1 - \eta\lambda_0/2)^k$, and how far Gram matrices drift, by the width.
+@experiment("du2018", "convergence")
+class LinearConvergence(_Networks):
+    r"""Linear convergence and Gram stability of the networks of Du 2018.
 
     All layers are trained by full batches for $\frac12\|f - f_0 - y\|^2$ with the initial function
     $f_0$, random labels of $\pm 1$ and a step size of one over the largest eigenvalue of the NTK at
@@ -93,16 +82,11 @@ class LinearConvergence(Experiment):
     network; the Gram matrix is the last layer's share $G^{(H)}$.
     """
 
-    activation: Activation = shoal.activations.Softplus()
     depth: int = 3  # H
     widths: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048)
     draws: int = 5
-    samples: int = 10
-    features: int = 24
-    constant: float = 0.5  # c_λ
     steps: int = 1000
     every: int = 20  # steps between looks at the Gram matrix
-    seed: int = 0  # of inputs and labels
     small = dict(widths=(64, 128, 256), draws=3, samples=4, features=8, steps=40, every=8)
 
     def points(self):
@@ -110,12 +94,12 @@ class LinearConvergence(Experiment):
         return grid("network", "draw", network=KINDS, width=self.widths, draw=draws)
 
     def compute(self, point, seed, device):
-        setting = Setting(point["network"], self.samples, self.features, self.seed)
-        x = setting.inputs().to(device)
+        kind = point["network"]
+        x = self.inputs(kind).to(device)
         generator = torch.Generator().manual_seed(self.seed)
         signs = torch.randn(self.samples, generator=generator, dtype=torch.float64).sign()
-        architecture = setting.architecture(self.activation, self.depth, self.constant)
-        limit = setting.limit(architecture)
+        limit = limit_eigenvalue(self, kind, self.depth)
+        architecture = self.architecture(kind, self.depth)
         network = network_for(architecture, x, width=point["width"], seed=seed)
         with torch.no_grad():
             labels = network(x)[:, 0] + signs.to(device)
@@ -130,7 +114,6 @@ class LinearConvergence(Experiment):
         }
 
     def summarize(self, results):
-        """The share of runs below the bound, losses at the end, and the slopes of the drift."""
         summary: dict[str, float] = {}
         for kind in KINDS:
             mine = matching(results, {"network": kind})
@@ -153,33 +136,34 @@ class LinearConvergence(Experiment):
         )
 
     def plot(self, results):
-        draws = {
-            r"loss $\Phi(k)/\Phi(0)$": self._draw_losses,
-            r"$\max_k\, \|G^{(H)}(k) - G^{(H)}(0)\| / \lambda_0$": self._draw_drifts,
+        labels = {
+            "loss": r"loss $\Phi(k)/\Phi(0)$",
+            "drift": r"$\max_k\, \|G^{(H)}(k) - G^{(H)}(0)\| / \lambda_0$",
         }
 
-        def panel(axes: Axes, label: str, kind: str) -> str:
-            draws[label](axes, matching(results, {"network": kind}))
+        def panel(axes: drawing.Axes, key: str, kind: str) -> str:
+            mine = matching(results, {"network": kind})
+            if key == "loss":
+                self._draw_losses(axes, mine)
+            else:
+                drawing.draw_laws(axes, {"networks": curve(mine, "width", "drift")}, "width $m$")
+                drawing.draw_limit(axes, 0.25, "1/4, what the proofs allow")
             axes.legend()
             if kind == KINDS[0]:
-                axes.set_ylabel(label)
-            return TITLES[kind] if label == next(iter(draws)) else ""
+                axes.set_ylabel(labels[key])
+            return TITLES[kind] if key == "loss" else ""
 
-        return draw_panels(draws, KINDS, panel, (11.5, 6.8), legend=None)
+        return drawing.draw_panels(labels, KINDS, panel, (11.5, 6.8), legend=None)
 
-    def _draw_losses(self, axes: Axes, results: Sequence[Result]) -> None:
-        for width, color in zip((self.widths[0], self.widths[-1]), COLORS, strict=False):
+    def _draw_losses(self, axes: drawing.Axes, results: Sequence[Result]) -> None:
+        for width, color in zip((self.widths[0], self.widths[-1]), drawing.COLORS, strict=False):
             for result in matching(results, {"width": width}):
                 losses = result.arrays["losses"] / result.arrays["losses"][0]
                 label = f"width {width}" if result.point["draw"] == 0 else None
                 axes.plot(np.maximum(losses, 1e-28), color=color, linewidth=1.0, label=label)
         bound = results[-1].arrays["bound"] / results[-1].arrays["bound"][0]
-        axes.plot(bound, "--", color=GRAY, label=r"$(1 - \eta\lambda_0/2)^k$")
+        axes.plot(bound, "--", color=drawing.GRAY, label=r"$(1 - \eta\lambda_0/2)^k$")
         axes.set(yscale="log", xlabel="step $k$")
-
-    def _draw_drifts(self, axes: Axes, results: Sequence[Result]) -> None:
-        draw_laws(axes, {"networks": curve(results, "width", "drift")}, "width $m$")
-        draw_limit(axes, 0.25, "1/4, what the proofs allow")
 
 
 def _below(arrays: Mapping[str, Any]) -> bool:
@@ -188,32 +172,24 @@ def _below(arrays: Mapping[str, Any]) -> bool:
     return bool((arrays["losses"] <= arrays["bound"] * (1 + 1e-9) + floor).all())
 
 
-@experiment("du2018", "depth", "The least eigenvalue of the limit Gram matrix against the depth")
-class DepthEigenvalue(Experiment):
-    r"""$\lambda_0 = \lambda_{\min}(K^{(H)})$ of infinitely wide networks against their depth $H$.
+@experiment("du2018", "depth")
+class DepthEigenvalue(_Networks):
+    r"""The least eigenvalue of the limit Gram matrix against the depth.
 
-    Du 2018 has $\lambda_0 \sim 1/H^2$ for the ResNet, by a constant that does not depend on $H$
-    (Section D.1), and widths that are exponential in $H$ for the fully connected network.
+    $\lambda_0 = \lambda_{\min}(K^{(H)})$ of infinitely wide networks of depth $H$. Du 2018 has
+    $\lambda_0 \sim 1/H^2$ for the ResNet, by a constant that does not depend on $H$.
     """
 
-    activation: Activation = shoal.activations.Softplus()
     depths: tuple[int, ...] = (2, 3, 4, 6, 8, 12, 16, 24, 32)
-    samples: int = 10
-    features: int = 24
-    constant: float = 0.5  # c_λ
-    seed: int = 0
     small = dict(depths=(2, 3, 4, 6), samples=4, features=8)
 
     def points(self):
         return grid(network=KINDS, depth=self.depths)
 
     def compute(self, point, seed, device):
-        setting = Setting(point["network"], self.samples, self.features, self.seed)
-        architecture = setting.architecture(self.activation, point["depth"], self.constant)
-        return {"least": setting.limit(architecture)}
+        return {"least": limit_eigenvalue(self, point["network"], point["depth"])}
 
     def summarize(self, results):
-        r"""Powers of $H$ for the residual networks, the factor of each layer for the other."""
         depths, least = _resolved(results, "fully-connected")
         # by what a layer multiplies the eigenvalue, between the two largest depths
         factor = (least[-1] / least[-2]) ** (1 / (depths[-1] - depths[-2]))
@@ -234,8 +210,8 @@ class DepthEigenvalue(Experiment):
         )
 
     def plot(self, results):
-        figure, (axes,) = new_row(5.6, 4.2, 1)
-        for kind, color in zip(KINDS, COLORS, strict=False):
+        figure, (axes,) = drawing.new_row(5.6, 4.2, 1)
+        for kind, color in zip(KINDS, drawing.COLORS, strict=False):
             depths, least = _resolved(results, kind)
             label = TITLES[kind].split(" (")[0]
             if kind != "fully-connected":
@@ -243,8 +219,8 @@ class DepthEigenvalue(Experiment):
             axes.plot(depths, least, "o-", color=color, markersize=5, label=label)
             if kind == "resnet":
                 square = 0.6 * least[0] * (depths[0] / depths) ** 2
-                axes.plot(depths, square, "--", color=GRAY, linewidth=1.2, label="slope $-2$")
-        logarithmic_axes(axes, self.depths, "depth $H$")
+                axes.plot(depths, square, "--", color=drawing.GRAY, lw=1.2, label="slope $-2$")
+        drawing.logarithmic_axes(axes, self.depths, "depth $H$")
         axes.set_ylabel(r"$\lambda_0 = \lambda_{\min}(K^{(H)})$")
         axes.set_title(f"{type(self.activation).__name__}, {self.samples} inputs of norm one")
         axes.legend()

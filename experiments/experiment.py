@@ -38,8 +38,6 @@ class Experiment(ABC):
     """
 
     def __init_subclass__(cls) -> None:
-        """Make every subclass a dataclass."""
-        super().__init_subclass__()
         dataclass(frozen=True)(cls)
 
     name: ClassVar[tuple[str, str]]  # the paper and the figure
@@ -75,11 +73,11 @@ class Experiment(ABC):
 _KNOWN: dict[tuple[str, str], type[Experiment]] = {}
 
 
-def experiment(paper: str, figure: str, title: str) -> Callable[[type], type]:
-    """Make an experiment known by its name; a decorator."""
+def experiment(paper: str, figure: str) -> Callable[[type], type]:
+    """Make an experiment known by its name; its title is the first line of its own text."""
 
     def known(kind: type) -> type:
-        kind.name, kind.title = (paper, figure), title
+        kind.name, kind.title = (paper, figure), kind.__doc__.partition("\n")[0].removesuffix(".")
         return _KNOWN.setdefault((paper, figure), kind)
 
     return known
@@ -154,8 +152,13 @@ def named(name: str, numbers: Mapping[str, float]) -> dict[str, float]:
     return {f"{name}_{key}": float(value) for key, value in numbers.items()}
 
 
+def single(result: Result) -> dict[str, float]:
+    """The arrays of a result that are single numbers."""
+    return {name: value for name, value in result.arrays.items() if value.ndim == 0}
+
+
 def by_point(
-    results: Sequence[Result], numbers: Callable[[Result], Mapping[str, float]]
+    results: Sequence[Result], numbers: Callable[[Result], Mapping[str, float]] = single
 ) -> dict[str, float]:
     """Numbers of every result for a summary, the values of its point before their own names."""
     found: dict[str, float] = {}

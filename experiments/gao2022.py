@@ -23,14 +23,12 @@ _RANK = 1e-12  # squares of singular values below this, relative to the largest,
 _PATH = 8  # in how many steps the steepest descent is followed
 
 
-@experiment("gao2022", "figure1", "Losses and norms of implicit networks of several widths")
+@experiment("gao2022", "figure1")
 class Losses(MonitoredWidths):
-    r"""Training loss, test loss and $\gamma\|A\|/\sqrt m$ of implicit networks on two classes.
+    """Losses and norms of implicit networks of several widths.
 
     Images of the classes 0 and 1, half of each, gray, 28 by 28 pixels, scaled to norm 1, no two of
-    them parallel. Stated by the paper: that, $n$, widths, the number of steps and a norm of about
-    0.2, hence $\gamma = 0.1$. Chosen here, since the paper does not say: labels ($\pm1$) and step
-    size. SVHN is left out; its name stays, since seeds depend on it.
+    them parallel. SVHN is left out; its name stays, since seeds depend on it.
     """
 
     panels = {
@@ -55,7 +53,6 @@ class Losses(MonitoredWidths):
         return Task(*_images(dataset, "train", self.samples, self.seed), test)
 
     def claims(self, summary):
-        """What happens between the smallest and the largest width."""
         section = "Gao 2022, Figure 1"
         first, last = self.widths[0], self.widths[-1]
         sets = [name for name in self.datasets if f"{name}_{first}_loss" in summary]
@@ -70,34 +67,23 @@ class Losses(MonitoredWidths):
         growth = {d: b / a for d, (a, b) in ends("norm").items()}
         norms = [value for key, value in summary.items() if key.endswith("_norm")]
         off = max(abs(norm / (2 * self.gamma) - 1) for norm in norms)
-        return (
-            Claim(
-                "Wider networks train faster",
-                "a figure",
-                f"last losses, widths {first} → {last}: {words('loss')}",
-                section,
-                self.falls(summary, "loss"),
-                remark="slightly; the rate has a limit",
-            ),
-            Claim(
-                "Wider networks have a smaller test loss",
-                "a figure",
-                words("test"),
-                section,
-                self.falls(summary, "test"),
-                remark="on CIFAR-10 only",
-            ),
-            Claim(
-                "γ‖A‖/√m stays near its start, and is slightly larger for larger m",
-                "a figure; axis 0.1980 to 0.1992",
-                f"means over datasets {means[0]:.4f} → {means[1]:.4f}",
-                section,
-                (
-                    Criterion("all within 2.5% of 2γ", off, most=0.025),
-                    *each("{}: at least that of the narrowest", growth, least=1),
-                ),
-                remark="near it, and larger on two datasets of three",
-            ),
+        found = f"last losses, widths {first} → {last}: {words('loss')}"
+        yield Claim(
+            "Wider networks train faster", "a figure", found, section,
+            self.falls(summary, "loss"), remark="slightly; the rate has a limit",
+        )  # fmt: skip
+        yield Claim(
+            "Wider networks have a smaller test loss", "a figure", words("test"), section,
+            self.falls(summary, "test"), remark="on CIFAR-10 only",
+        )  # fmt: skip
+        near = Criterion("all within 2.5% of 2γ", off, most=0.025)
+        yield Claim(
+            "γ‖A‖/√m stays near its start, and is slightly larger for larger m",
+            "a figure; axis 0.1980 to 0.1992",
+            f"means over datasets {means[0]:.4f} → {means[1]:.4f}",
+            section,
+            (near, *each("{}: at least that of the narrowest", growth, least=1)),
+            remark="near it, and larger on two datasets of three",
         )
 
 
@@ -129,12 +115,11 @@ def population(x: Tensor) -> Tensor:
     return shoal.kernel(ImplicitNetwork(gamma=0.0), x, trainable=("skip",)).ntk
 
 
-@experiment("gao2022", "lemma3.3", "Gram matrices of random feature maps against their limit")
+@experiment("gao2022", "lemma3.3")
 class Concentration(GramWidth):
-    r"""The Gram matrix of the feature map $\phi = m^{-1/2}\sigma(Wx)$ against $G^\infty$.
+    r"""Gram matrices of random feature maps against their limit.
 
-    Lemma 3.3: $\|G(0) - G^\infty\| \le \lambda_0/4$ for $m = \Omega(n^2\lambda_0^{-2}
-    \log(n/\delta))$. The equilibrium has no part in it, so the networks can be very wide.
+    The equilibrium has no part in it, so the networks can be very wide.
     """
 
     share = 0.25
@@ -155,23 +140,19 @@ class Concentration(GramWidth):
         return population(x)
 
 
-@experiment("gao2022", "lemma3.4", "Least eigenvalues within and beyond the stability radius")
+@experiment("gao2022", "lemma3.4")
 class Stability(WidthDraws):
-    r"""The Gram matrix of the feature map at weights $W$ with $\|W - W(0)\| = sR$.
+    r"""Least eigenvalues within and beyond the stability radius.
 
     $R = \sqrt m\lambda_0/(16c\|X\|^2)$ is the radius of Lemma 3.4, with $c = \|W(0)\|/\sqrt m$ and
-    $\lambda_0 = \lambda_{\min}(G^\infty)$: within it, $\|G - G(0)\| \le \lambda_0/4$ and
-    $\lambda_{\min}(G) \ge \lambda_0/2$ if $\lambda_{\min}(G(0)) \ge \frac34\lambda_0$. ``random``:
-    Gaussian directions. ``steepest``: along the steepest descent of $\lambda_{\min}(G)$ in the
-    spectral norm, in several steps.
+    $\lambda_0 = \lambda_{\min}(G^\infty)$. ``random``: Gaussian directions. ``steepest``: along the
+    steepest descent of $\lambda_{\min}(G)$ in the spectral norm, in several steps.
     """
 
     widths: tuple[int, ...] = (1024, 8192, 65536)
     draws: int = 4
     factors: tuple[float, ...] = tuple(2.0**k for k in range(-1, 9))  # s
-    samples: int = 32
     features: int = 64
-    seed: int = 0
     small = dict(widths=(512, 4096), draws=3, samples=12, features=24)
 
     def compute(self, point, seed, device):
@@ -179,15 +160,12 @@ class Stability(WidthDraws):
         start = feature_weights(x, point["width"], seed)
         least = float(torch.linalg.eigvalsh(population(x))[0])
         initial = _gram(x, start)
-        # sqrt(m) λ_0/(16 c ‖X‖²) with c = ‖W(0)‖/sqrt(m)
         norms = [float(torch.linalg.matrix_norm(matrix, 2)) for matrix in (start, x)]
         radius = len(start) * least / (16 * norms[0] * norms[1] ** 2)
         noise = feature_weights(x, len(start), seed + 1)
         noise_norm = torch.linalg.matrix_norm(noise, 2)
-        arrays: dict[str, Any] = {
-            "radius": radius,
-            "initial": float(torch.linalg.eigvalsh(initial)[0]) / least,
-        }
+        arrays: dict[str, Any] = {"radius": radius}
+        arrays["initial"] = float(torch.linalg.eigvalsh(initial)[0]) / least
         moved = {
             "random": lambda reach: start + noise * (reach / noise_norm),
             "steepest": lambda reach: _descended(x, start, reach),
@@ -201,11 +179,10 @@ class Stability(WidthDraws):
         return arrays
 
     def summarize(self, results):
-        r"""For each width and direction, the extremes at the radius, and the first factor too far.
+        r"""For each width and direction, extremes at $s = 1$ and below, relative to $\lambda_0$.
 
-        ``least`` is the least $\lambda_{\min}(G)/\lambda_0$ at $s = 1$ and below, ``drift`` the
-        largest $\|G - G(0)\|/\lambda_0$; ``breaks`` is the smallest factor at which some network
-        has $\lambda_{\min}(G) < \lambda_0/2$, left out if there is none.
+        ``breaks`` is the smallest factor at which some network has
+        $\lambda_{\min}(G) < \lambda_0/2$, left out if there is none.
         """
         summary: dict[str, float] = {}
         factors = np.array(self.factors)
@@ -224,7 +201,6 @@ class Stability(WidthDraws):
         return summary
 
     def claims(self, summary):
-        """The eigenvalue within the radius, along the steepest way down."""
         least = min(value for key, value in summary.items() if key.endswith("steepest_least"))
         breaks = min(value for key, value in summary.items() if key.endswith("_breaks"))
         yield Claim(
@@ -238,12 +214,9 @@ class Stability(WidthDraws):
 
     def plot(self, results):
         figure, (left, right) = new_row(9.6, 3.9)
-        limits = {
-            "least": (0.5, r"$\lambda_0/2$", np.min),
-            "drift": (0.25, r"$\lambda_0/4$", np.max),
-        }
-        for axes, (key, (height, symbol, extreme)) in zip(
-            (left, right), limits.items(), strict=True
+        for axes, key, height, symbol, extreme in (
+            (left, "least", 0.5, r"$\lambda_0/2$", np.min),
+            (right, "drift", 0.25, r"$\lambda_0/4$", np.max),
         ):
             for width, color in zip(self.widths, COLORS, strict=False):
                 found = matching(results, {"width": width})

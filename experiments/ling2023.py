@@ -1,7 +1,6 @@
 """The experiments of Ling 2023, and its theorems on Gram matrices."""
 
 import math
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -12,8 +11,8 @@ from torch.nn import functional
 
 import shoal
 from experiments.claims import Claim, Criterion, short
-from experiments.drawing import COLORS, GRAY, Axes, new_row
-from experiments.experiment import Result, experiment, matching
+from experiments.drawing import GRAY, draw_lines, new_row
+from experiments.experiment import experiment, matching
 from experiments.monitored import MonitoredWidths, Task
 from experiments.networks import features, network_for
 from experiments.samples import image_pair, on_sphere, parted
@@ -25,14 +24,12 @@ from shoal.gaussian import dual
 _ENOUGH = 200  # layers that stand for infinitely many: ‖W‖ is about 0.8
 
 
-@experiment("ling2023", "figure1", "Training losses and norms of DEQs of several widths")
+@experiment("ling2023", "figure1")
 class Losses(MonitoredWidths):
-    r"""Losses and norms of the DEQ of Ling 2023 on random points and on images of two classes.
+    r"""Training losses and norms of DEQs of several widths.
 
     ``"sphere"``: uniform points on the sphere of radius $\sqrt d$ with standard normal labels.
-    Other datasets: images of the classes 0 and 1, half of each, scaled to norm $\sqrt d$. Stated by
-    the paper: $n$, $d$, $\sigma_w^2$, the data. Chosen here, since the paper does not say: widths,
-    labels ($\pm1$ for images), step size and number of steps.
+    Others: images of the classes 0 and 1, half of each, scaled to norm $\sqrt d$, labels $\pm1$.
     """
 
     panels = {"loss": ("training loss", None), "norm": (r"$\|W\|$", 1.0)}
@@ -55,28 +52,17 @@ class Losses(MonitoredWidths):
     def claims(self, summary):
         section = "Ling 2023, Figure 1"
         losses = [summary[f"sphere_{width}_loss"] for width in self.widths]
-        norm, upper = (
-            max(value for key, value in summary.items() if key.endswith(end))
-            for end in ("_norm", "_norm_upper")
-        )
-        return (
-            Claim(
-                "Wider DEQs train faster, to smaller losses",
-                "a figure",
-                f"sphere: {', '.join(map(short, losses))} at widths 500 to 4000",
-                section,
-                self.falls(summary, "loss"),
-                corrected=True,
-                remark="the step size explains it, not stable Gram matrices",
-            ),
-            Claim(
-                "‖W‖ < 1 throughout",
-                "a figure",
-                f"at most {norm:.3f}, certified below {upper:.3f}",
-                section,
-                (Criterion("largest certified norm at most 1", upper, most=1),),
-            ),
-        )
+        norm = max(value for key, value in summary.items() if key.endswith("_norm"))
+        upper = max(value for key, value in summary.items() if key.endswith("_norm_upper"))
+        words = f"sphere: {', '.join(map(short, losses))} at widths 500 to 4000"
+        remark = "the step size explains it, not stable Gram matrices"
+        yield Claim(
+            "Wider DEQs train faster, to smaller losses", "a figure", words, section,
+            self.falls(summary, "loss"), corrected=True, remark=remark,
+        )  # fmt: skip
+        words = f"at most {norm:.3f}, certified below {upper:.3f}"
+        asked = Criterion("largest certified norm at most 1", upper, most=1)
+        yield Claim("‖W‖ < 1 throughout", "a figure", words, section, (asked,))
 
 
 @lru_cache(maxsize=4)
@@ -88,12 +74,11 @@ def _task(dataset: str, samples: int, dimension: int, seed: int) -> Task:
     return Task(parted((math.sqrt(x.shape[1]) * x).float(), seed), 2.0 * labels - 1)
 
 
-@experiment("ling2023", "theorem2", "Gram matrices of random DEQs against their population matrix")
+@experiment("ling2023", "theorem2")
 class Concentration(GramWidth):
-    r"""The Gram matrix $G = Z^\top Z$ of random DEQs against $mK$, for points on the sphere.
+    r"""Gram matrices of random DEQs against their population matrix.
 
-    Theorem 2 takes $m = \Omega(n^2\lambda_*^{-2}\log(n/(\lambda_* t)))$ for
-    $\lambda_0 = \lambda_{\min}(G) \ge m\lambda_*/2$; the matrices here are divided by $m$.
+    Theorem 2: $\lambda_{\min}(G) \ge m\lambda_*/2$. The matrices here are divided by $m$.
     """
 
     share = 0.5
@@ -122,34 +107,22 @@ class Concentration(GramWidth):
         return shoal.kernel(self.deq(), x).ck
 
 
-@experiment("ling2023", "depth", "Convergence of Gram matrices in the depth (Theorems 3 to 5)")
+@experiment("ling2023", "depth")
 class Depth(WidthDraws):
-    r"""How fast $G^{(l)}$ and its population matrix $K^{(l)}$ converge in the depth $l$.
+    r"""Convergence of Gram matrices in the depth (Theorems 3 to 5).
 
-    $Z^{(l)} = \phi(WZ^{(l-1)} + UX)$ from $Z^{(0)} = 0$, $G^{(l)} = Z^{(l)\top}Z^{(l)}$. What the
-    paper proves, and what is asymptotically true:
-
-    - Theorem 3: $\|K - K^{(l)}\|_F = O(nl\sigma_w^{2l})$. The rate is $\sigma_w^2$, without the
-      $l$: off the diagonal $K_{ij}$ contracts by $\sigma_w^2 Q' < \sigma_w^2$.
-    - Theorem 4: $\|G - G^{(l)}\|_F/m = O(n(2\sqrt2\sigma_w)^l)$. The rate is at first that of
-      Theorem 3, and then $\sigma_w$, the spectral radius of $DW$ with the slopes $D$, of which half
-      are one (circular law); that part falls about like $m^{-1/2}$.
-    - Theorem 5: $\|G^{(l)}/m - K^{(l)}\|_F \le n(2\sqrt2\sigma_w)^l$ with a probability that
-      becomes void as $l$ grows. At one width it does not fall with the depth at all; it falls like
-      $m^{-1/2}$.
+    $Z^{(l)} = \phi(WZ^{(l-1)} + UX)$ from $Z^{(0)} = 0$, $G^{(l)} = Z^{(l)\top}Z^{(l)}$. Theorem 3
+    is on $\|K - K^{(l)}\|_F$, Theorem 4 on $\|G - G^{(l)}\|_F/m$ and Theorem 5 on
+    $\|G^{(l)}/m - K^{(l)}\|_F$; the page on reproductions has what is true of them.
     """
 
     widths: tuple[int, ...] = (256, 1024, 4096)
-    draws: int = 8
     layers: int = 16  # the largest depth
-    samples: int = 32
     features: int = 64
     weight_variance: float = 0.08  # σ_w²
-    seed: int = 0
     small = dict(widths=(128, 256, 512), draws=4, samples=12, features=24)
 
     def compute(self, point, seed, device):
-        """The three distances at each depth from 1 on."""
         x = on_sphere(self.samples, self.features, self.seed)[0].to(device)
         width = point["width"]
         deq = DEQ.ling2023(self.weight_variance, self.features)
@@ -189,9 +162,8 @@ class Depth(WidthDraws):
         r"""Rates per layer, and slopes against the width at half of the depth.
 
         The rate of Theorem 3 is taken over the second quarter of the depths, before rounding
-        matters, that of Theorem 4 over the second half. ``..._predicted`` is what they should be,
-        ``finite_depth`` the largest depth at which all networks of a width keep the bound of
-        Theorem 5.
+        matters, that of Theorem 4 over the second half; ``finite_depth`` is the largest depth at
+        which all networks of a width keep the bound of Theorem 5.
         """
         root, middle = math.sqrt(self.weight_variance), self.layers // 2
         summary = {
@@ -208,9 +180,9 @@ class Depth(WidthDraws):
             kept = np.all(errors <= self.samples * self.bounds()["finite"], axis=0)
             summary[f"{width}_finite_depth"] = float(np.argmin(np.append(kept, [False])))
             summary[f"{width}_finite"] = float(errors[:, -1].mean())
-        widths = [float(r.point["width"]) for r in results]
+        widths = [r.point["width"] for r in results]
         for key in ("tied", "finite"):
-            law = power_law(widths, [float(r.arrays[key][middle - 1]) for r in results])
+            law = power_law(widths, [r.arrays[key][middle - 1] for r in results])
             summary |= law.numbers(key)
         return summary
 
@@ -236,28 +208,25 @@ class Depth(WidthDraws):
             "finite": r"Theorem 5: $\|G^{(l)}/m - K^{(l)}\|_F$",
         }
         figure, panels = new_row(12.2, 3.9, 3)
+        depths, middle = np.arange(1, self.layers + 1), self.layers // 2
+        rates = {"population": self.weight_variance, "tied": math.sqrt(self.weight_variance)}
         for axes, (key, title) in zip(panels, titles.items(), strict=True):
-            self._draw(axes, key, results)
+            every = {f"width {width}": width for width in self.widths}
+            if key == "population":  # has no width
+                every = {"$K$": self.widths[0]}
+            means = {n: spread(matching(results, {"width": m}), key)[0] for n, m in every.items()}
+            draw_lines(axes, depths, means, markersize=3)
+            mean = [*means.values()][-1]
+            bound = self.bounds()[key]  # with a constant that makes it touch the first layer
+            scale = self.samples if key == "finite" else results[0].arrays[key][0] / bound[0]
+            axes.plot(depths, scale * bound, "--", color=GRAY, lw=1.2, label="the paper's bound")
+            if key in rates:  # through the middle of the depths
+                line = mean[middle - 1] * rates[key] ** (depths - middle)
+                axes.plot(depths, line, ":", color=GRAY, linewidth=1.6, label="predicted rate")
+            axes.set_ylim(0.3 * mean.min())
             axes.set(yscale="log", xlabel="layers $l$", title=title)
             axes.legend()
         return figure
-
-    def _draw(self, axes: Axes, key: str, results: Sequence[Result]) -> None:
-        depths, middle = np.arange(1, self.layers + 1), self.layers // 2
-        labels = {width: f"width {width}" for width in self.widths}
-        if key == "population":  # has no width
-            labels = {self.widths[0]: "$K$"}
-        for (width, label), color in zip(labels.items(), COLORS, strict=False):
-            mean = spread(matching(results, {"width": width}), key)[0]
-            axes.plot(depths, mean, "o-", color=color, markersize=3, label=label)
-        bound = self.bounds()[key]  # elsewhere with a constant that makes it touch the first layer
-        scale = self.samples if key == "finite" else results[0].arrays[key][0] / bound[0]
-        axes.plot(depths, scale * bound, "--", color=GRAY, lw=1.2, label="as the paper bounds it")
-        rates = {"population": self.weight_variance, "tied": math.sqrt(self.weight_variance)}
-        if key in rates:  # through the middle of the depths
-            line = mean[middle - 1] * rates[key] ** (depths - middle)
-            axes.plot(depths, line, ":", color=GRAY, linewidth=1.6, label="predicted rate")
-        axes.set_ylim(0.3 * mean.min())
 
 
 def _rate(errors: Any) -> float:

@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 
 import shoal
-from experiments.claims import Criterion
+from experiments.claims import Criterion, each
 from experiments.drawing import Axes, draw_limit, draw_lines, draw_panels
 from experiments.experiment import Arrays, Experiment, Result, by_point, grid, matching
 from experiments.networks import network_for
-from shoal.architectures import Architecture
 from shoal.training import TrainingProgress, TrainingRun
 
 
@@ -27,15 +26,13 @@ class Task(NamedTuple):
 
 
 class MonitoredWidths(Experiment):
-    r"""Full-batch gradient descent in float32 for networks of several widths, with monitors.
+    r"""Full-batch gradient descent in float32 for $\frac12\|f - y\|^2$, of networks of many widths.
 
-    All weights are trained for $\Phi = \frac12\|f - y\|^2$. The step size is the same for all
-    widths: ``step_share``$/\lambda_{\max}$ of the infinite-width NTK; where that depends on the
-    width, at the largest one. Losses are kept divided by the number of samples.
+    All have the step size ``step_share``$/\lambda_{\max}$ of the infinite-width NTK; where that
+    depends on the width, at the largest one. Losses are kept divided by the number of samples.
 
-    Subclasses have a ``task`` for each dataset, or ``None`` where it is left out, an
-    ``architecture`` for inputs of so many features, and ``panels``: arrays, their labels, and what
-    they must stay below.
+    Subclasses have a ``task`` for each dataset, or ``None``, an ``architecture`` for so many
+    features, and ``panels``: arrays, their labels, and what they must stay below.
     """
 
     panels = {}
@@ -67,37 +64,23 @@ class MonitoredWidths(Experiment):
                     error = net(task.test[0].to(device))[:, 0] - task.test[1].to(device)
                 test.append(0.5 * float(error.double().square().mean()))
 
-        step_size = self.step_size(architecture, x)
-        run = shoal.train(
-            net, x, y, step_size=step_size, steps=self.steps, monitor=self.every,
-            progress=watch_test,
-        )  # fmt: skip
+        widest = max(self.widths) if isinstance(architecture, shoal.DEQ) else None
+        ntk = shoal.kernel(architecture, x.double(), width=widest).ntk
+        options = {"step_size": self.step_share / float(torch.linalg.eigvalsh(ntk)[-1])}
+        options |= {"steps": self.steps, "monitor": self.every}
+        run = shoal.train(net, x, y, progress=watch_test, **options)
         return {**run_arrays(run, len(x)), **({"test": test} if test else {})}
 
-    def step_size(self, architecture: Architecture, x: Tensor) -> float:
-        r"""``step_share`` times $1/\lambda_{\max}$."""
-        width = max(self.widths) if isinstance(architecture, shoal.DEQ) else None
-        ntk = shoal.kernel(architecture, x.double(), width=width).ntk
-        return self.step_share / float(torch.linalg.eigvalsh(ntk)[-1])
-
     def summarize(self, results):
-        """For each dataset and width: losses, the largest norm, and which promises were kept.
-
-        ``loss`` is the last one, ``steps_to_tenth`` the first step at which it is a tenth of the
-        first one, ``norm_upper`` certified; ``kept_...`` is 1 or 0.
-        """
-
         def numbers(result: Result) -> dict[str, float]:
             arrays = result.arrays
-            found = {"step_size": float(arrays["step_size"]), "loss": float(arrays["loss"][-1])}
+            found = {"step_size": arrays["step_size"], "loss": arrays["loss"][-1]}
             below = np.flatnonzero(arrays["loss"] <= arrays["loss"][0] / 10)
             if len(below):
-                found["steps_to_tenth"] = float(below[0])
+                found["steps_to_tenth"] = below[0]
             if "test" in arrays:
-                found["test"] = float(arrays["test"][-1])
-            return (
-                found | {k: float(arrays[k].max()) for k in ("norm", "norm_upper")} | kept(arrays)
-            )
+                found["test"] = arrays["test"][-1]
+            return found | {k: arrays[k].max() for k in ("norm", "norm_upper")} | kept(arrays)
 
         return by_point([result for result in results if result.arrays], numbers)
 
@@ -108,10 +91,8 @@ class MonitoredWidths(Experiment):
             row = [summary.get(f"{name}_{width}_{key}", math.nan) for width in self.widths]
             if not math.isnan(row[0]):  # else it is left out
                 steps = max(wide / narrow for narrow, wide in pairwise(row))
-                found += [
-                    Criterion(f"{name}: at most that of the narrowest", row[-1] / row[0], most=1),
-                    Criterion(f"{name}: at most that of the next narrower", steps, most=1),
-                ]
+                ratios = {"the narrowest": row[-1] / row[0], "the next narrower": steps}
+                found += each(f"{name}: at most that of {{}}", ratios, most=1)
         return tuple(found)
 
     def plot(self, results):

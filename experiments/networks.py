@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -45,11 +45,9 @@ class DEQs(Experiment):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the activations."""
         return tuple(by_name(self.activations))
 
     def activation(self, point: Point) -> Activation:
-        """The activation of a point."""
         return by_name(self.activations)[point["activation"]]
 
     def title_at(self, point: Point) -> str:
@@ -67,12 +65,11 @@ def designed(architecture: Architecture, which: str, method: str) -> shoal.desig
 
 
 def rival(name: str, deq: DEQ) -> Architecture:
-    """A network to be compared with a DEQ, for inputs of norm 1.
+    """A network to be compared with a DEQ, for inputs of norm 1; ``"deq"`` is the DEQ itself.
 
-    ``"deq"`` is the DEQ itself. ``"ntk-design"``, ``"ck-design"``: one layer that has its NTK or CK
-    on the sphere. ``"moments"``: one or two ordinary layers with the high-dimensional coefficients
-    of its CK (Ling 2024, Examples 3.10 and 3.11). ``"naive"``, ``"naive2"``: one or two layers with
-    its activation as it is.
+    ``"ntk-design"``, ``"ck-design"``: one layer that has its NTK or CK on the sphere.
+    ``"moments"``: layers with the high-dimensional coefficients of its CK. ``"naive"``,
+    ``"naive2"``: one or two layers with its activation as it is.
     """
     if name == "deq":
         return deq
@@ -91,11 +88,9 @@ def rival(name: str, deq: DEQ) -> Architecture:
 def wide_kernels(name: str, deq: DEQ, x: Tensor) -> shoal.kernels.Kernels:
     r"""The kernels of a rival of infinite width, all weights being trained, for ``x`` of norm 1.
 
-    Those of the designs on the sphere are kernels of the DEQ, which are computed much faster. One
-    layer with the CK $g(c)$ has the NTK $g + c g'$; for the DEQ,
-    $c g' = \sigma_b^2 c \dot E/(1 - \sigma_a^2 \dot E)$ is the share of the input weights. So the
+    Those of the designs on the sphere are kernels of the DEQ, which are computed much faster: the
     CK design has the NTK of the DEQ whose recurrent weights are frozen. (The CK returned for the
-    NTK design is the DEQ's too, which the design does not have.)
+    NTK design is the DEQ's, which the design does not have.)
     """
     if name == "ntk-design":
         return shoal.kernel(deq, x)
@@ -120,27 +115,14 @@ def make(architecture: Architecture, x: Tensor, **options: Any) -> Network:
     return network_for(architecture, x, **options)
 
 
-class Descent(NamedTuple):
-    """A training by full batches: outputs at the steps asked for, and the time of a step."""
-
-    outputs: Tensor  # of shape (steps, samples, outputs)
-    seconds: float
-
-
 def full_batch(
-    network: Network,
-    x: Tensor,
-    y: Tensor,
-    *,
-    step_size: float,
-    steps: Sequence[int],
-    from_zero: bool,
-    watched: Tensor | None = None,
-) -> Descent:
+    network: Network, x: Tensor, y: Tensor, *, step_size: float, steps: Sequence[int],
+    from_zero: bool, watched: Tensor | None = None,
+) -> tuple[Tensor, float]:  # fmt: skip
     r"""Gradient descent for the loss $\frac1{2n}\|f - y\|_F^2$, with all samples in each step.
 
-    Outputs for ``watched``, or else for ``x``, are kept after the numbers of ``steps``. With
-    ``from_zero`` the network's initial function is subtracted from it.
+    Returns the outputs for ``watched``, or else for ``x``, after the numbers of ``steps``, and the
+    time of a step. With ``from_zero`` the network's initial function is subtracted from it.
     """
     groups = [p for p in network.parameters() if p.requires_grad]
     kept: list[Tensor] = []
@@ -164,20 +146,13 @@ def full_batch(
                 for weights, gradient in zip(groups, gradients, strict=True):
                     weights.add_(gradient, alpha=-step_size)
     synchronize(x)
-    return Descent(torch.stack(kept), (time.perf_counter() - start) / max(last - 1, 1))
+    return torch.stack(kept), (time.perf_counter() - start) / max(last - 1, 1)
 
 
 def mini_batches(
-    network: Network,
-    x: Tensor,
-    y: Tensor,
-    *,
-    step_size: float,
-    momentum: float,
-    batch: int,
-    steps: int,
-    seed: int,
-) -> None:
+    network: Network, x: Tensor, y: Tensor, *, step_size: float, momentum: float, batch: int,
+    steps: int, seed: int,
+) -> None:  # fmt: skip
     r"""Stochastic gradient descent for $\frac1{2b}\|f - y\|_F^2$ over batches of $b$ samples."""
     optimizer = torch.optim.SGD(network.parameters(), lr=step_size, momentum=momentum)
     generator = torch.Generator().manual_seed(seed)

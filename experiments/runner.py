@@ -5,7 +5,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 import torch
+from joblib import Parallel, delayed
 
 import shoal
 from experiments.drawing import STYLE
@@ -59,32 +60,45 @@ class Run:
         """What the record says of a finished run."""
         return json.loads((self.folder / "run.json").read_text(encoding="utf-8"))
 
+    def file(self, point: Point) -> Path:
+        """Where the arrays of a point are, or will be."""
+        name = "-".join(f"{key}{value}" for key, value in point.items())
+        return self.folder / "points" / f"{name}.npz"
+
     def compute(self, point: Point) -> None:
         """Compute a point, unless its file is there."""
-        file = point_file(self.folder, point)
-        if file.exists():
+        if self.file(point).exists():
             return
         torch.set_num_threads(self.threads)
         start = time.perf_counter()
         arrays = computed(self.experiment, point, torch.device(self.device))
         content = io.BytesIO()
         np.savez(content, **arrays, **{_SECONDS: time.perf_counter() - start})
-        write_whole(file, content.getvalue())
+        write_whole(self.file(point), content.getvalue())
+
+    def results(self) -> tuple[list[Result], float]:
+        """What all points gave, and the seconds that they took together."""
+        found, seconds = [], 0.0
+        for point in self.experiment.points():
+            with np.load(self.file(point), allow_pickle=False) as stored:
+                arrays = {name: stored[name] for name in stored.files}
+            seconds += float(arrays.pop(_SECONDS))
+            found.append(Result(point, arrays))
+        return found, seconds
 
     def execute(self, jobs: int = 1, tell: Callable[[int, int], None] = lambda *_: None) -> None:
         """Compute what is missing in so many processes, then write the record and the figure.
 
-        Args:
-            jobs: How many processes.
-            tell: Called with the number of finished points and that of all, after each.
+        ``tell`` is given the number of finished points and that of all, after each.
         """
         points = self.experiment.points()
         (self.folder / "points").mkdir(parents=True, exist_ok=True)
-        for done, _ in enumerate(_each(self.compute, points, jobs), start=1):
+        work = Parallel(jobs, return_as="generator_unordered")
+        for done, _ in enumerate(work(delayed(self.compute)(p) for p in points), start=1):
             tell(done, len(points))
         for left in self.folder.rglob(".*.part"):  # of runs that were killed
             left.unlink()
-        results, seconds = collect(self.experiment, self.folder)
+        results, seconds = self.results()
         hardware = {"machine": platform.machine(), "cores": os.cpu_count()}
         if torch.device(self.device).type == "cuda":
             hardware["gpu"] = torch.cuda.get_device_name(self.device)
@@ -95,38 +109,8 @@ class Run:
             "wall_seconds": round(seconds / jobs, 3),
             "sessions": [{"computed": len(points), "jobs": jobs, "hardware": hardware}],
         }
+        image = io.BytesIO()
+        with mpl.rc_context(STYLE):
+            self.experiment.plot(results).savefig(image, format="png", dpi=160)
         write_whole(self.folder / "run.json", (json.dumps(record, indent=1) + "\n").encode())
-        write_whole(self.folder / "figure.png", drawn(self.experiment, results))
-
-
-def point_file(folder: Path, point: Point) -> Path:
-    """Where the arrays of a point are, or will be."""
-    return folder / "points" / ("-".join(f"{key}{value}" for key, value in point.items()) + ".npz")
-
-
-def collect(one: Experiment, folder: Path) -> tuple[list[Result], float]:
-    """The results in the folder of a run, and the seconds that they took together."""
-    found, seconds = [], 0.0
-    for point in one.points():
-        with np.load(point_file(folder, point), allow_pickle=False) as stored:
-            arrays = {name: stored[name] for name in stored.files}
-        seconds += float(arrays.pop(_SECONDS))
-        found.append(Result(point, arrays))
-    return found, seconds
-
-
-def drawn(one: Experiment, results: list[Result]) -> bytes:
-    """The figure, as PNG."""
-    content = io.BytesIO()
-    with mpl.rc_context(STYLE):
-        one.plot(results).savefig(content, format="png", dpi=160)
-    return content.getvalue()
-
-
-def _each(work: Callable[[Point], None], points: list[Point], jobs: int) -> Iterator[None]:
-    if jobs == 1:
-        yield from map(work, points)
-    else:
-        from joblib import Parallel, delayed
-
-        yield from Parallel(jobs, return_as="generator_unordered")(delayed(work)(p) for p in points)
+        write_whole(self.folder / "figure.png", image.getvalue())

@@ -25,9 +25,8 @@ class Samples(NamedTuple):
 def unit_inputs(samples: int, features: int, seed: int) -> Tensor:
     """Random points on the unit sphere."""
     generator = torch.Generator().manual_seed(seed)
-    return functional.normalize(
-        torch.randn(samples, features, dtype=torch.float64, generator=generator)
-    )
+    x = torch.randn(samples, features, dtype=torch.float64, generator=generator)
+    return functional.normalize(x)
 
 
 def on_sphere(samples: int, dimension: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -40,23 +39,17 @@ def on_sphere(samples: int, dimension: int, seed: int) -> tuple[Tensor, Tensor]:
 
 @lru_cache(maxsize=8)
 def image_samples(
-    dataset: str,
-    split: str,
-    count: int | None,
-    dtype: torch.dtype,
-    device: torch.device,
-    *,
-    center: bool = False,
-) -> Samples:
+    dataset: str, split: str, count: int | None, dtype: torch.dtype, device: torch.device,
+    *, center: bool = False,
+) -> Samples:  # fmt: skip
     """The first ``count`` images of a dataset, or all, scaled to norm 1 after they are centered."""
     found = data.load(dataset, split=split, dtype=torch.float64)
     x, labels = found.x[:count].flatten(1), found.labels[:count].long().to(device)
     if count is not None and count > len(x):
         raise ValueError(f"{dataset} must have {count} images to {split} with, it has {len(x)}")
     x = functional.normalize(x - x.mean(0) if center else x)
-    return Samples(
-        x.to(device, dtype), functional.one_hot(labels, len(found.classes)).to(dtype), labels
-    )
+    y = functional.one_hot(labels, len(found.classes)).to(dtype)
+    return Samples(x.to(device, dtype), y, labels)
 
 
 def image_pair(

@@ -24,12 +24,11 @@ class PowerLaw(NamedTuple):
         low, high = self.interval
         return {f"{name}_slope": self.slope, f"{name}_slope_low": low, f"{name}_slope_high": high}
 
-    def words(self, decimals: int = 2) -> str:
+    def words(self) -> str:
         """The slope and its interval, for a legend."""
-        return interval(self.numbers("law"), "law_slope", decimals)
+        return interval(self.numbers("law"), "law_slope")
 
     def __call__(self, x: Any) -> Any:
-        """The values of the law."""
         return np.exp(self.offset) * np.asarray(x, dtype=np.float64) ** self.slope
 
 

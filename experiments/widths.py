@@ -1,6 +1,6 @@
 """Random networks of several widths, and how far their kernels are from those of infinite width."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -9,15 +9,8 @@ from torch import Tensor
 
 import shoal
 from experiments.claims import Claim, Criterion
-from experiments.drawing import (
-    COLORS,
-    GRAY,
-    Axes,
-    draw_laws,
-    draw_limit,
-    new_row,
-)
-from experiments.experiment import Experiment, Result, grid, matching, named
+from experiments.drawing import COLORS, GRAY, Axes, draw_laws, draw_limit, new_row
+from experiments.experiment import Experiment, Point, Result, grid, matching, named
 from experiments.networks import network_for
 from experiments.samples import unit_inputs
 from experiments.statistics import curve, power_law
@@ -25,13 +18,14 @@ from shoal.architectures import Architecture
 
 
 class WidthDraws(Experiment):
-    """An experiment whose points are random networks of several widths, with the same inputs.
+    """Random networks of several widths with the same inputs, random points on the sphere."""
 
-    It has the fields ``widths``, ``draws`` of each, ``samples``, ``features`` and ``seed``.
-    """
+    widths: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048, 4096)
+    draws: int = 8  # networks of each width
+    samples: int = 32
+    seed: int = 0  # of the inputs
 
     def inputs(self) -> Tensor:
-        """The inputs, in float64: random points on the unit sphere."""
         return unit_inputs(self.samples, self.features, self.seed)
 
     def points(self):
@@ -41,12 +35,14 @@ class WidthDraws(Experiment):
 class KernelErrors(WidthDraws):
     r"""Monte Carlo errors of networks of width $m$, which fall like $m^{-1/2}$.
 
-    Each point is one random network of the architecture ``wide(point)``. The error of its conjugate
-    kernel, of its neural tangent kernel and, where groups of weights are told apart, of each
-    group's share of that is $\|\hat K - K\|_F / \|K\|_F$, for the same random inputs of norm one.
+    Each point is one network of the architecture ``wide(point)``. The error of its kernels and,
+    where groups are told apart, of each group's share is $\|\hat K - K\|_F / \|K\|_F$.
     """
 
     groups = True  # whether they are told apart
+
+    def wide(self, point: Point) -> Architecture:
+        return self.architecture
 
     def compute(self, point, seed, device):
         wide, x = self.wide(point), self.inputs().to(device)
@@ -55,9 +51,7 @@ class KernelErrors(WidthDraws):
         limits = limit_kernels(self, wide, device)
         return {name: (found[name] - limit).norm() / limit.norm() for name, limit in limits.items()}
 
-    def shares(
-        self, wide: Architecture, kernels: Callable[[set[str] | None], shoal.kernels.Kernels]
-    ) -> dict[str, Tensor]:
+    def shares(self, wide: Architecture, kernels: Callable) -> dict[str, Tensor]:
         """Both kernels and each group's share, from the kernels for groups that are trained."""
         if not self.groups:
             return kernels(None)._asdict()
@@ -65,6 +59,12 @@ class KernelErrors(WidthDraws):
         shares = {group: one.ntk for group, one in found.items()}
         ck = next(iter(found.values())).ck
         return {"ck": ck, "ntk": torch.stack([*shares.values()]).sum(0), **shares}
+
+    def plot(self, results):
+        figure, (axes,) = new_row(5.6, 4.6, 1)
+        draw_errors(axes, results)
+        axes.set_title(f"Kernels of {self.heading}")
+        return figure
 
     def summarize(self, results):
         laws = {kind: power_law(*curve(results, "width", kind)) for kind in results[0].arrays}
@@ -78,10 +78,11 @@ def limit_kernels(one: KernelErrors, wide: Architecture, device: torch.device) -
     return one.shares(wide, lambda some: shoal.kernel(wide, x, trainable=some))
 
 
-def draw_errors(axes: Axes, results: Sequence[Result], labels: Mapping[str, str]) -> None:
+def draw_errors(axes: Axes, results: Sequence[Result]) -> None:
     """All errors of each kernel, the fitted power laws, and the slope of theory."""
-    kinds = results[0].arrays
-    draw_laws(axes, {labels.get(k, k): curve(results, "width", k) for k in kinds}, "width $m$")
+    labels = {kind: {"ck": "CK", "ntk": "NTK"}.get(kind, kind) for kind in results[0].arrays}
+    curves = {label: curve(results, "width", kind) for kind, label in labels.items()}
+    draw_laws(axes, curves, "width $m$")
     axes.set_ylabel(r"relative error $\|\hat K - K\|_F \, / \, \|K\|_F$")
 
 
@@ -93,11 +94,7 @@ class GramWidth(WidthDraws):
     and ``limit``, ``symbols`` of them and of $\lambda$, and what is ``claimed``, printed, where.
     """
 
-    widths: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048, 4096)
-    draws: int = 8
-    samples: int = 32
     features: int = 64
-    seed: int = 0  # of the inputs
 
     def compute(self, point, seed, device):
         x = self.inputs().to(device)
@@ -109,11 +106,10 @@ class GramWidth(WidthDraws):
         }
 
     def summarize(self, results):
-        r"""The slope of the error, and how often the theorem's claims hold at each width.
+        """The slope of the error, and the width ``width_near`` at which it is small enough.
 
-        ``near`` is the share of networks whose error is small enough, ``large`` that of networks
-        whose least eigenvalue is what follows from it; ``width_near`` is the width at which the
-        fitted error is just small enough.
+        At each width the shares of networks whose error is small enough, ``near``, and whose least
+        eigenvalue is what follows from it, ``large``.
         """
         limit = float(results[0].arrays["limit"])
         law = power_law(*curve(results, "width", "error"))
@@ -133,7 +129,6 @@ class GramWidth(WidthDraws):
         return summary
 
     def claims(self, summary):
-        """All networks from some width on have the theorem's least eigenvalue."""
         large = {width: summary[f"{width}_large"] for width in self.widths}
         some = [width for width, share in large.items() if share < 1]
         rest = [width for width in self.widths if width > max(some, default=0)]
@@ -153,9 +148,9 @@ class GramWidth(WidthDraws):
         draw_limit(left, (1 - self.share) * limit, f"${1 - self.share:g}\\,{least}$")
         left.set_xscale("log", base=2)
         left.set(xlabel="width $m$", title=rf"$\lambda_{{\min}}({gram})$")
+        left.legend(loc="lower right")
         draw_laws(right, {"networks": curve(results, "width", "error")}, "width $m$")
         draw_limit(right, self.share * limit, f"${self.share:g}\\,{least}$")
         right.set_title(rf"$\|{gram} - {population}\|$")
-        left.legend(loc="lower right")
         right.legend(loc="upper right")
         return figure

@@ -51,21 +51,11 @@ class Stack(nn.Module):
     """
 
     def __init__(
-        self,
-        kind: str,
-        activations: Sequence[Activation],
-        shape: tuple[int, tuple[int, ...], tuple[int, ...]],
-        *,
-        count: int,
-        width: int,
-        neighbors: str,
-        pooled: bool,
-        gain: float,
-        readout: float,
-        solver: shoal.Picard,
-        seed: int,
+        self, kind: str, activations: Sequence[Activation],
+        shape: tuple[int, tuple[int, ...], tuple[int, ...]], *, count: int, width: int,
+        neighbors: str, pooled: bool, gain: float, readout: float, solver: shoal.Picard, seed: int,
         device: torch.device,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__()
         features, places, self.answers = shape
         outputs = math.prod(self.answers)
@@ -98,7 +88,6 @@ class Stack(nn.Module):
         return _times(self.gather(z), weights) / math.sqrt(self.width)
 
     def cell(self, z: Tensor, u: Tensor) -> Tensor:
-        """One application."""
         return self.activations[0](self.mixed(z, self.recurrent[0]) + u)
 
     def _rows(self, z: Tensor, u: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """When depth at equilibrium pays: DEQs beside networks without one, one thing varied at a time."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -9,15 +9,7 @@ import shoal
 from experiments.claims import Claim, Criterion, each, signed
 from experiments.depth.networks import Stack
 from experiments.depth.tasks import Task, flattened, task
-from experiments.depth.training import (
-    CENTER,
-    Compared,
-    Recipe,
-    Setting,
-    compared,
-    measured,
-    trained,
-)
+from experiments.depth.training import CENTER, Compared, Setting, compared, measured, trained
 from experiments.drawing import COLORS, GRAY, Axes, Figure
 from experiments.experiment import Experiment, experiment
 from shoal.activations import Activation
@@ -60,19 +52,11 @@ TASKS = {
 
 
 class DepthStudy(Experiment):
-    r"""Test accuracies of DEQs and of networks without an equilibrium, trained alike.
+    """Test accuracies of DEQs and of networks without an equilibrium, trained alike.
 
-    All have $z_1 = \varphi(U x)$. ``plain1`` to ``plain3`` are ordinary networks of one to three
-    layers; ``plain2`` has as many parameters as the DEQ, and ``longer`` is ``plain2`` trained for
-    more epochs, as time allows that the DEQ takes. ``unrolled3`` and ``unrolled10`` are the DEQ
-    cut to so many applications, trained through them; ``free`` is the DEQ without a bound,
-    which takes its time and is trained on tables, the sequence and the graph only.
-    ``ntk-design`` and ``moments-design`` are the designs of the DEQ's NTK for inputs of norm one,
-    of states without neighbors. ``flattened`` is ``plain2`` that sees all places at once.
-
-    Every point trains all seeds at several step sizes; that with the best mean accuracy on
-    validation samples counts. Seeds differ in weights, samples and the order of batches. A DEQ's
-    gain, the norm of its recurrent weights, is kept at most what it was.
+    ``plain2`` has as many parameters as the DEQ, and ``longer`` is ``plain2`` trained for more
+    epochs. Every point trains all seeds at several step sizes; that with the best mean accuracy on
+    validation samples counts. A DEQ's gain, the norm of its weights, is kept at most what it was.
     """
 
     tasks: tuple[str, ...] = ()  # at whose center everything is compared
@@ -120,7 +104,6 @@ class DepthStudy(Experiment):
         return ("ntk-design",) if setting == Setting("relu") else ()
 
     def compute(self, point, seed, device):
-        """Accuracies at all step sizes and seeds, and what they cost."""
         given = task(point["task"], self.samples, self.seeds, self.length, device)
         network = point["network"]
         given = flattened(given) if network == "flattened" else given
@@ -129,7 +112,7 @@ class DepthStudy(Experiment):
         stack = self._stack(network, setting, given, len(rates), seed, device)
         before = [weight.detach().clone() for weight in stack.parameters()]
         steps = self.steps * (self.longer if network == "longer" else 1)
-        seconds = trained(stack, given, Recipe(setting.optimizer, rates, steps, self.batch), seed)
+        seconds = trained(stack, given, setting.optimizer, rates, steps, self.batch, seed)
         first, after = before[0].flatten(1), next(stack.parameters()).detach().flatten(1)
         moved = (after - first).norm(dim=1) / first.norm(dim=1)  # of the input weights
         return measured(stack, given, len(rates)) | {
@@ -165,20 +148,18 @@ class DepthStudy(Experiment):
         )  # fmt: skip
 
     def summarize(self, results):
-        """Mean accuracies with 95% intervals, and differences from the DEQ of the same setting."""
         return {key: v for one in compared(results) for key, v in one.summary().items()}
 
     def claims(self, summary):
-        """Where everything is within reach, nothing needs an equilibrium."""
         return claims_of_images(summary, self.tasks)
 
     def plot(self, results):
         return draw_study(compared(results))
 
 
-@experiment("shoal", "depth", "When depth at equilibrium pays: tables, a sequence and a graph")
+@experiment("shoal", "depth")
 class DepthOfTasks(DepthStudy):
-    """The study on tables, a sequence and a graph; see :class:`DepthStudy`."""
+    """When depth at equilibrium pays: tables, a sequence and a graph."""
 
     tasks: tuple[str, ...] = ("sequence", "graph", "diabetes", "cancer")
     varied: tuple[str, ...] = ("sequence", "graph", "diabetes")
@@ -194,38 +175,33 @@ class DepthOfTasks(DepthStudy):
 
     def claims(self, summary):
         """Tables need no depth, and answers far away do."""
-        far = {
-            task: {network: summary[f"{task}_{network}_far"] for network in ("free", "plain3")}
-            for task in ("sequence", "graph")
-        }
-        pays = Claim(
+        yield from claims_of_images(summary, ("diabetes", "cancer"))
+        words, gains = [], {}
+        for name in ("sequence", "graph"):
+            deq, plain = (summary[f"{name}_{network}_far"] for network in ("free", "plain3"))
+            words.append(f"{name}, far half: DEQ {deq:.0%}, three layers {plain:.0%}")
+            gains[name] = deq - plain
+        asked = "{}: an unbounded DEQ beats three layers by at least 20 points"
+        yield Claim(
             "Depth at equilibrium pays where answers are farther away than layers reach",
             "implicit models capture long-range dependencies",
-            "; ".join(
-                f"{task}, far half: DEQ {of['free']:.0%}, three layers {of['plain3']:.0%}"
-                for task, of in far.items()
-            ),
+            "; ".join(words),
             SECTION,
-            each(
-                "{}: an unbounded DEQ beats three layers by at least 20 points",
-                {task: of["free"] - of["plain3"] for task, of in far.items()},
-                least=0.2,
-            ),
+            each(asked, gains, least=0.2),
         )
         low, high = (summary[f"sequence_deq_gain{gain}_mean"] for gain in (0.2, 0.99))
-        reach = Claim(
+        yield Claim(
             "The gain of a contraction bounds how far it reaches",
             "the signal falls by the gain with every application",
             f"sequence: gain 0.2 {low:.1%}, 0.99 {high:.1%}",
             SECTION,
             (Criterion("at least 5 points between gains 0.2 and 0.99", high - low, 0.05),),
         )
-        return (*claims_of_images(summary, ("diabetes", "cancer")), pays, reach)
 
 
-@experiment("shoal", "depth-images", "When depth at equilibrium pays: images as rows of pixels")
+@experiment("shoal", "depth-images")
 class DepthOfImages(DepthStudy):
-    """The study on images as rows of pixels; see :class:`DepthStudy`."""
+    """When depth at equilibrium pays: images as rows of pixels."""
 
     tasks: tuple[str, ...] = ("fashion", "cifar", "mnist")
     varied: tuple[str, ...] = ("fashion",)
@@ -237,9 +213,9 @@ class DepthOfImages(DepthStudy):
     )
 
 
-@experiment("shoal", "depth-convolutions", "When depth at equilibrium pays: convolutional networks")
+@experiment("shoal", "depth-convolutions")
 class DepthOfConvolutions(DepthStudy):
-    """The study on images as grids, with convolutional networks; see :class:`DepthStudy`."""
+    """When depth at equilibrium pays: convolutional networks."""
 
     tasks: tuple[str, ...] = ("fashion-conv", "cifar-conv")
     samples: int = 20_000
@@ -247,9 +223,8 @@ class DepthOfConvolutions(DepthStudy):
     small = DepthOfImages.small | dict(tasks=("digits-conv",), width=64, channels=2)
 
 
-def claims_of_images(summary: Mapping[str, float], tasks: Sequence[str]) -> tuple[Claim, ...]:
+def claims_of_images(summary: Mapping[str, float], tasks: Sequence[str]) -> Iterator[Claim]:
     """A network is at most a point worse than the DEQ, by the lower end of its interval."""
-    found = []
     for network, words in (
         ("plain2", "A plain network of as many parameters is as accurate as the DEQ"),
         ("longer", "A plain network of less training time is as accurate as the DEQ"),
@@ -262,8 +237,7 @@ def claims_of_images(summary: Mapping[str, float], tasks: Sequence[str]) -> tupl
             times = {t: summary[f"{t}_longer_seconds"] / summary[f"{t}_deq_seconds"] for t in tasks}
             criteria += each("{}: at most the training time of the DEQ", times, most=1.0)
         claimed = "depth at equilibrium is expressive"
-        found.append(Claim(words, claimed, f"{'; '.join(gaps)} points", SECTION, criteria))
-    return tuple(found)
+        yield Claim(words, claimed, f"{'; '.join(gaps)} points", SECTION, criteria)
 
 
 _AXES = {
@@ -280,85 +254,74 @@ _LINES |= {"plain3": COLORS[2], "plain2": COLORS[0], "plain1": GRAY, "flattened"
 def draw_study(found: Sequence[Compared]) -> Figure:
     """Centers above; below what changes with distance, and with one thing at a time."""
     center = [one for one in found if not one.axis]
-    tasks = list(dict.fromkeys(one.task for one in center))
-    of = {name: [one for one in center if one.task == name] for name in tasks}
-    far = [name for name in tasks if of[name][0].places.shape[1] > 1]
-    axes = [axis for axis in _AXES if any(one.axis == axis for one in found)]
-    varied = next((one.task for one in found if one.axis), None)
-    columns = max(len(tasks), 3 if far or axes else 0)
+    of = {one.task: [other for other in center if other.task == one.task] for one in center}
     order = [name for name in NETWORKS if any(one.network == name for one in center)]
+    far = [name for name in of if of[name][0].places.shape[1] > 1]
+    axes = [axis for axis in _AXES if any(one.axis == axis for one in found)]
+    varied = next((one.task for one in found if one.axis), "")
+    columns = max(len(of), 3 if far or axes else 0)
     rows = 1 + -(-(len(far) + len(axes)) // columns)
     figure = Figure(figsize=(3.3 * columns + 1.2, 3.3 * rows))
     panels: Any = figure.subplots(rows, columns, squeeze=False)
-    for place, (panel, name) in enumerate(zip(panels[0], tasks, strict=False)):
-        _draw_center(panel, name, of[name], order, names=place == 0)
-    lower = iter(panels[1:].flat)
-    for name, panel in zip(far, lower, strict=False):
-        _draw_distances(panel, name, of[name])
-    for axis, panel in zip(axes, lower, strict=False):
-        _draw_axis(panel, axis, varied, [one for one in found if one.task == varied])
-    for panel in (*panels[0][len(tasks) :], *panels[1:].flat[len(far) + len(axes) :]):
+    for panel in panels.flat:
         panel.set_axis_off()
+    lower = iter(panels[1:].flat)
+    for name, panel in zip(of, panels[0], strict=False):
+        _draw_center(panel, of[name], order, panel is panels[0, 0])
+        _finish(panel, name, xlabel="test accuracy (%)")
+    for name, panel in zip(far, lower, strict=False):
+        length = of[name][0].places.shape[1]
+        for one in of[name]:
+            if one.network in _LINES:
+                style = "--" if one.network == "flattened" else "-"  # it may lie on another one
+                look = {"color": _LINES[one.network], "label": NETWORKS[one.network]}
+                panel.plot(range(length), 100 * one.places.mean(0), style, **look)
+        panel.set(xlim=(-0.5, 1.6 * length), xticks=range(0, length, 5))  # room for the legend
+        distance = "distance from where the answer is told"
+        _finish(panel, name, ": how far it reaches", xlabel=distance, ylabel="test accuracy (%)")
+        panel.legend(fontsize=7, loc="center right")
+    for axis, panel in zip(axes, lower, strict=False):
+        _draw_axis(panel, axis, [one for one in found if one.task == varied])
+        _finish(panel, varied, xlabel=_AXES[axis], ylabel="test accuracy (%)")
     return figure
 
 
-def _draw_center(
-    axes: Axes, task: str, found: Sequence[Compared], order: Sequence[str], *, names: bool
-) -> None:
+def _finish(axes: Axes, task: str, words: str = "", **labels: str) -> None:
+    axes.set_axis_on()
+    axes.set(**labels)
+    axes.set_title(TASKS[task] + words, fontsize=10)
+
+
+def _draw_center(axes: Axes, found: Sequence[Compared], order: list[str], names: bool) -> None:
     """Accuracies of all networks with their intervals, below each other."""
     for one in found:
         mean, low, high = (100 * one.numbers[key] for key in ("mean", "low", "high"))
         color = _LINES["deq"] if one.network in ("deq", "free") else _LINES["plain2"]
-        reach = [[mean - low], [high - mean]]
-        place = -order.index(one.network)
-        axes.errorbar([mean], [place], xerr=reach, fmt="o", color=color, markersize=4)
+        look = {"xerr": [[mean - low], [high - mean]], "color": color, "markersize": 4}
+        axes.errorbar([mean], [-order.index(one.network)], fmt="o", **look)
         if one.network == "deq":
             axes.axvline(mean, color=color, linewidth=0.8, linestyle=":")
     labels = [NETWORKS[name] if names else "" for name in order]
     axes.set_yticks([-place for place in range(len(order))], labels)
     axes.set_ylim(-len(order) + 0.5, 0.5)
-    axes.set_xlabel("test accuracy (%)")
-    axes.set_title(TASKS[task], fontsize=10)
 
 
-def _draw_distances(axes: Axes, task: str, found: Sequence[Compared]) -> None:
-    """Accuracy against the distance of a place from the one that tells the answer."""
-    length = found[0].places.shape[1]
-    for one in found:
-        if one.network in _LINES:
-            style = "--" if one.network == "flattened" else "-"  # it may lie on another one
-            look = {"color": _LINES[one.network], "label": NETWORKS[one.network]}
-            axes.plot(range(length), 100 * one.places.mean(0), style, **look)
-    axes.set_xlim(-0.5, 1.6 * length)  # room for the legend
-    axes.set_xticks(range(0, length, 5))
-    axes.set(xlabel="distance from where the answer is told", ylabel="test accuracy (%)")
-    axes.set_title(f"{TASKS[task]}: how far it reaches", fontsize=10)
-    axes.legend(fontsize=7, loc="center right")
-
-
-def _draw_axis(axes: Axes, axis: str, task: str, found: Sequence[Compared]) -> None:
-    """Accuracies of a task against one thing that is varied, the center among it."""
+def _draw_axis(axes: Axes, axis: str, found: Sequence[Compared]) -> None:
+    """Accuracies against one thing that is varied, the center among it."""
     some = [one for one in found if one.axis == axis]
     values: list[Any] = [CENTER[axis], *{one.value for one in some}]
     values = values if isinstance(CENTER[axis], str) else sorted(values)
     networks = [name for name in dict.fromkeys(one.network for one in some) if name in _LINES]
     for index, network in enumerate(networks):
         places = [place + 0.05 * (index - (len(networks) - 1) / 2) for place in range(len(values))]
-        mine = {
-            one.value if one.axis else CENTER[axis]: one.numbers
-            for one in found
-            if one.network == network and one.axis in ("", axis)
-        }
-        means = [100 * mine[value]["mean"] for value in values]
-        errors = [
-            100 * mine[value]["high"] - mean for value, mean in zip(values, means, strict=True)
-        ]
+        mine = [one for one in found if one.network == network and one.axis in ("", axis)]
+        at = {one.value if one.axis else CENTER[axis]: one.numbers for one in mine}
+        means, highs = ([100 * at[value][key] for value in values] for key in ("mean", "high"))
+        errors = [high - mean for high, mean in zip(highs, means, strict=True)]
         look = {"fmt": "o-", "markersize": 3, "linewidth": 1.2, "color": _LINES[network]}
         label = "DEQ" if network == "deq" else NETWORKS[network]
         # the legend keeps clear of caps, of bars alone it would not
         axes.errorbar(places, means, errors, capsize=2, label=label, **look)
     axes.set_xticks(range(len(values)), [str(value) for value in values])
-    axes.set(xlabel=_AXES[axis], ylabel="test accuracy (%)")
     axes.margins(y=0.2)  # for the legend
-    axes.set_title(TASKS[task], fontsize=10)
     axes.legend(fontsize=7)

@@ -1,6 +1,5 @@
 """The tasks of the study of depth: images, tables, a sequence and a graph."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -19,14 +18,12 @@ class Task:
     """Samples and how they are divided, differently for every seed."""
 
     x: Tensor  # inputs, of shape (samples, *places, features) and mean squared norm about one
-    y: Tensor  # Classes, of shape (samples,), or (samples, *places) where every place has an answer
+    y: Tensor  # classes, of shape (samples,), or (samples, *places) where every place has an answer
     classes: int  # how many there are
-    # what the cell sees of a state: ``"none"``, other features of the same sample only;
-    # ``"line"``, ``"chain"`` or ``"grid"``, the places around each
-    neighbors: str
-    train: Tensor  # Which samples to learn from, for each seed. shape: (seeds, samples)
-    validation: Tensor  # Which samples choose the step size
-    test: Tensor  # Which samples count
+    neighbors: str  # what the cell sees of a state: a key of depth.networks.NEIGHBORS
+    train: Tensor  # which samples to learn from, for each seed; shape: (seeds, samples)
+    validation: Tensor  # which samples choose the step size
+    test: Tensor  # which samples count
 
     @property
     def everywhere(self) -> bool:
@@ -37,7 +34,7 @@ class Task:
 @lru_cache(maxsize=2)
 def task(name: str, samples: int, seeds: int, length: int, device: torch.device) -> Task:
     """A task by its name."""
-    x, y, classes, neighbors, tests = TASKS[name](length)
+    x, y, classes, neighbors, tests = _pool(name, length)
     known = len(x) - tests if tests else len(x)
     generator = torch.Generator().manual_seed(1)
     orders = torch.stack([torch.randperm(known, generator=generator) for _ in range(seeds)])
@@ -67,13 +64,13 @@ def _images(name: str, tests: int = 4000) -> tuple[Tensor, Tensor, int]:
     return (x - x.mean()) / x.std(), y, tests
 
 
-def _dense_images(name: str, _length: int) -> Pool:
+def _dense_images(name: str) -> Pool:
     x, y, tests = _images(name)
     x = x.flatten(1)
     return x / x.shape[1] ** 0.5, y, 10, "none", tests
 
 
-def _patches(name: str, _length: int) -> Pool:
+def _patches(name: str) -> Pool:
     """Patches of 3 by 3 pixels around every second pixel, as features of the places of a grid."""
     x, y, tests = _images(name)
     side = x.shape[2] // 2
@@ -81,7 +78,7 @@ def _patches(name: str, _length: int) -> Pool:
     return rows / rows.shape[-1] ** 0.5, y, 10, "grid", tests
 
 
-def _table(name: str, _length: int) -> Pool:
+def _table(name: str) -> Pool:
     """Columns of mean zero and variance one; numbers to predict are above their median or not."""
     from sklearn import datasets
 
@@ -104,16 +101,12 @@ def _signals(length: int, neighbors: str, samples: int = 2000) -> Pool:
     return x / x.shape[-1] ** 0.5, y[:, None].expand(-1, length), _SIGNALS, neighbors, 0
 
 
-TASKS: dict[str, Callable[[int], Pool]] = {
-    "mnist": lambda n: _dense_images("mnist", n),
-    "fashion": lambda n: _dense_images("fashion-mnist", n),
-    "cifar": lambda n: _dense_images("cifar-10", n),
-    "digits": lambda n: _dense_images("digits", n),
-    "fashion-conv": lambda n: _patches("fashion-mnist", n),
-    "cifar-conv": lambda n: _patches("cifar-10", n),
-    "digits-conv": lambda n: _patches("digits", n),
-    "cancer": lambda n: _table("breast_cancer", n),
-    "diabetes": lambda n: _table("diabetes", n),
-    "sequence": lambda n: _signals(n, "line"),
-    "graph": lambda n: _signals(n, "chain"),
-}
+def _pool(name: str, length: int) -> Pool:
+    neighbors = {"sequence": "line", "graph": "chain"}
+    if name in neighbors:
+        return _signals(length, neighbors[name])
+    if name in ("cancer", "diabetes"):
+        return _table({"cancer": "breast_cancer"}.get(name, name))
+    images = name.removesuffix("-conv")
+    images = {"fashion": "fashion-mnist", "cifar": "cifar-10"}.get(images, images)
+    return _patches(images) if name.endswith("-conv") else _dense_images(images)

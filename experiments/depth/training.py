@@ -21,24 +21,18 @@ _MOMENTS = (0.9, 0.99)
 _MOMENTUM = 0.9
 
 
-class Recipe(NamedTuple):
-    """How networks are trained: in batches, by a step size that falls to zero like a cosine."""
-
-    optimizer: str  # "adam" or "sgd", which has momentum
-    rates: tuple[float, ...]  # step sizes, each of which trains all seeds
-    steps: int
-    batch: int
-
-
 def _rows(of: Tensor, rows: Tensor, rates: int) -> Tensor:
     """Samples (count, seeds) as (count, networks, ...): each seed once for every step size."""
     chosen = of[rows].unsqueeze(1)
     return chosen.expand(-1, rates, *chosen.shape[2:]).flatten(1, 2)
 
 
-def trained(stack: Stack, task: Task, recipe: Recipe, seed: int) -> float:
-    """Train all networks; the seconds that it took."""
-    rates = torch.tensor(recipe.rates, device=task.x.device)
+def trained(
+    stack: Stack, task: Task, optimizer: str, step_sizes: Sequence[float], steps: int, batch: int,
+    seed: int,
+) -> float:  # fmt: skip
+    """Train all seeds at each step size, which falls to zero like a cosine; the seconds it took."""
+    rates = torch.tensor(step_sizes, device=task.x.device)
     seeds, samples = task.train.shape
     each = rates.repeat_interleave(seeds)[:, None, None]
     weights, moments = list(stack.parameters()), {}
@@ -46,22 +40,22 @@ def trained(stack: Stack, task: Task, recipe: Recipe, seed: int) -> float:
     order = torch.empty(0, seeds, dtype=torch.long)
     synchronize(task.x)
     start = time.perf_counter()
-    for step in range(recipe.steps):
-        if len(order) < min(recipe.batch, samples):
+    for step in range(steps):
+        if len(order) < min(batch, samples):
             orders = [torch.randperm(samples, generator=generator) for _ in range(seeds)]
             order = torch.stack(orders, 1).to(task.x.device)
-        chosen, order = order[: recipe.batch], order[recipe.batch :]
+        chosen, order = order[:batch], order[batch:]
         rows = task.train.T.gather(0, chosen)
         scores = stack(_rows(task.x, rows, len(rates)))
         labels = _rows(task.y, rows, len(rates))
         loss = functional.cross_entropy(scores.flatten(0, -2), labels.flatten())
         loss = loss * len(each)  # the mean of each network's samples, summed over networks
         gradients = torch.autograd.grad(loss, weights, allow_unused=True)
-        current = each * (1 + math.cos(math.pi * step / recipe.steps)) / 2
+        current = each * (1 + math.cos(math.pi * step / steps)) / 2
         for weight, gradient in zip(weights, gradients, strict=True):
             if gradient is not None:  # weights that a network of one layer does not use
                 state = moments.setdefault(weight, [torch.zeros_like(weight) for _ in range(2)])
-                _move(weight, gradient, current, state, step + 1, adam=recipe.optimizer == "adam")
+                _move(weight, gradient, current, state, step + 1, adam=optimizer == "adam")
         stack.project()
     synchronize(task.x)
     return time.perf_counter() - start
@@ -132,12 +126,9 @@ CENTER = Setting()._asdict()
 class Compared(NamedTuple):
     """A network on a task in a setting, at the step size that validation samples chose.
 
-    ``numbers`` are the accuracy's mean over seeds with its 95% interval; ``gap_...``, what it is
-    better by than the DEQ of the same task and setting, seed by seed; ``seconds`` of training, for
-    one network; ``latency``, seconds for one sample; ``moved``, how far the input weights went,
-    relative to where they began; of a DEQ also ``steps``, mean applications of its cell, and
-    ``settled``, the share of test samples whose equilibrium was found to its tolerance. Times are
-    left out where they are NaN, of machines that others used.
+    ``numbers`` are its accuracy, and what that is better by than the DEQ's; ``seconds`` of
+    training, for one network, and ``latency``, for one sample; how far the input weights moved,
+    relatively; of a DEQ also mean ``steps`` and the share of test samples that ``settled``.
     """
 
     task: str
@@ -148,7 +139,7 @@ class Compared(NamedTuple):
     places: Any  # accuracies by places, of all seeds
 
     def summary(self) -> dict[str, float]:
-        """The numbers, with task, network and what is varied before their names."""
+        """The numbers, under their names in the record."""
         varied = f"_{self.axis}{self.value}" if self.axis else ""
         return named(f"{self.task}_{self.network}{varied}", self.numbers)
 
@@ -163,19 +154,20 @@ def student(values: Any) -> dict[str, float]:
 
 
 def compared(results: Sequence[Result]) -> list[Compared]:
-    """Every network of a study, in the order of its points."""
-    chosen = [_chosen(result) for result in results]
-    settings = [tuple(v for k, v in r.point.items() if k != "network") for r in results]
-    rows = list(zip(results, chosen, settings, strict=True))
-    deqs = {setting: at["test"] for r, at, setting in rows if r.point["network"] == "deq"}
-    found = []
-    for (point, arrays), at, setting in rows:
+    """Every network of a study, in the order of its points: DEQs before what they are beside."""
+    found, deqs = [], {}
+    for point, arrays in results:
+        best = int(arrays["validation"].mean(1).argmax())  # of the step sizes
+        at = {k: arrays[k][best] for k in ("test", "places", "moved", "steps", "settled")}
+        setting = tuple(v for k, v in point.items() if k != "network")
         axis, network = next((k for k, v in CENTER.items() if point[k] != v), ""), point["network"]
         numbers = student(at["test"])
         numbers |= {key: float(arrays[key]) for key in ("seconds", "latency")}
         for key in ("moved", "steps", "settled") if network in ("deq", "free") else ("moved",):
-            numbers[key] = float(at[key].mean())
-        if network != "deq":
+            numbers[key] = at[key].mean()
+        if network == "deq":
+            deqs[setting] = at["test"]
+        else:
             numbers |= named("gap", student(at["test"] - deqs[setting]))
         if not axis and at["places"].shape[1] > 1:
             near, far = np.array_split(at["places"].mean(0), 2)
@@ -184,10 +176,3 @@ def compared(results: Sequence[Result]) -> list[Compared]:
         value = point[axis] if axis else ""
         found.append(Compared(point["task"], network, axis, value, numbers, at["places"]))
     return found
-
-
-def _chosen(result: Result) -> dict[str, Any]:
-    """The runs of every seed, at the step size that is best on validation samples."""
-    best = int(result.arrays["validation"].mean(1).argmax())
-    keys = ("test", "places", "moved", "steps", "settled")
-    return {key: result.arrays[key][best] for key in keys}

@@ -2,22 +2,13 @@
 
 import math
 import warnings
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 import shoal
-from experiments.drawing import (
-    COLORS,
-    GRAY,
-    Axes,
-    draw_limit,
-    draw_lines,
-    draw_panels,
-    logarithmic_axes,
-)
+from experiments import drawing
 from experiments.experiment import Experiment, Result, by_point, experiment, grid, matching
 from experiments.monitored import kept, run_arrays
 from experiments.samples import on_sphere
@@ -31,16 +22,14 @@ def _signs(count: int) -> Tensor:
     return 1 - 2 * (torch.arange(count, dtype=torch.float64) % 2)
 
 
-@experiment("shoal", "certificate", "A proved certificate and its run, and refusals with theirs")
+@experiment("shoal", "certificate")
 class CertifiedTraining(Experiment):
-    r"""Training with a proved certificate, and the same where the certificate refuses.
+    r"""A proved certificate and its run, and refusals with theirs.
 
-    The DEQ of Ling 2023 with a readout of zero, on random points of the sphere with small labels.
-    ``certified``: as certified, with the certificate's promises watched at every step. ``step``: a
-    step size ten times as large. ``gain``: a $\sigma_w^2$ with $\|W\| > 1$, so that nothing is
-    proved, though the equilibria are there. ``equilibrium``: a $\sigma_w^2$ so large that they are
-    not. The last two keep the certified step size, and all three are watched for what Theorem 1 of
-    Ling 2023 concludes.
+    ``certified``: as certified, with the promises watched at every step. ``step``: a step size ten
+    times as large. ``gain``: a $\sigma_w^2$ with $\|W\| > 1$, so that nothing is proved, though the
+    equilibria are there. ``equilibrium``: a $\sigma_w^2$ so large that they are not. All but the
+    first are watched for what Theorem 1 of Ling 2023 concludes.
     """
 
     width: int = 1000
@@ -85,7 +74,6 @@ class CertifiedTraining(Experiment):
         return points.to(device), self.label * _signs(self.samples).to(device)
 
     def network(self, case: str, device: torch.device) -> EquilibriumNetwork:
-        """The network of a case, before it is trained."""
         variance = self.weight_variances[{"gain": 1, "equilibrium": 2}.get(case, 0)]
         architecture = shoal.DEQ.ling2023(variance, self.features)
         return shoal.build(
@@ -97,21 +85,19 @@ class CertifiedTraining(Experiment):
     def summarize(self, results):
         """What the certificates say, and whether the runs keep it.
 
-        ``status`` is 2 for proved and 0 for a refusal, ``broken`` the first step at which a promise
-        was broken, or -1; ``slack`` the least ratio of the bound to the loss; ``travel`` the
-        largest share of its allowed way that a group of weights went.
+        ``broken`` is the first step at which a promise was broken, or -1; ``slack`` the least ratio
+        of the bound to the loss; ``travel`` the largest share of its way that a group went.
         """
 
         def numbers(result: Result) -> dict[str, float]:
             arrays = result.arrays
-            found = {key: float(arrays[key]) for key in ("status", "broken", "step_size")}
-            found["steps"] = float(len(arrays["loss"]) - 1)
-            found["loss"] = float(arrays["loss"][-1])
-            found["norm_upper"] = float(arrays["norm_upper"].max())
+            found = {key: arrays[key] for key in ("status", "broken", "step_size")}
+            found["steps"], found["loss"] = len(arrays["loss"]) - 1, arrays["loss"][-1]
+            found["norm_upper"] = arrays["norm_upper"].max()
             found |= kept(arrays)
             if len(arrays["travel"]):
-                found["slack"] = float((arrays["bound"] / arrays["loss"]).min())
-                found["travel"] = float(arrays["travel"].max())
+                found["slack"] = (arrays["bound"] / arrays["loss"]).min()
+                found["travel"] = arrays["travel"].max()
             return found
 
         return by_point(results, numbers)
@@ -122,49 +108,38 @@ class CertifiedTraining(Experiment):
             "norm": r"$\|W\|$",
             "least_eigenvalue": r"$\lambda_{\min}(G)\,/\,\lambda_0$",
         }
-        look = {"color": COLORS[0], "markersize": 2.5}
+        look = {"color": drawing.COLORS[0], "markersize": 2.5}
         floor = 0.1 * min(float(r.arrays["loss"].min()) for r in results)
         ends = {"loss": (floor, 1e6 * self.label**2 * self.samples), "least_eigenvalue": (0, 1.4)}
 
-        def panel(axes: Axes, key: str, result: Result) -> str:
+        def panel(axes: drawing.Axes, key: str, result: Result) -> str:
             arrays = result.arrays
             values, steps = arrays[key], arrays["steps"]
             if key == "loss":  # a step beyond 2/λ_0 has no bound that is not zero
                 bound = np.where(arrays["bound"] > 0, arrays["bound"], math.nan)
-                axes.plot(bound, "--", color=GRAY, linewidth=1.2, label="bound")
+                axes.plot(bound, "--", color=drawing.GRAY, linewidth=1.2, label="bound")
                 steps = np.arange(len(values))
             else:
-                draw_limit(axes, 1 if key == "norm" else 0.5)
+                drawing.draw_limit(axes, 1 if key == "norm" else 0.5)
             if key == "least_eigenvalue":
                 values = values / (values[0] if values[0] > 0 else math.nan)
             else:
                 axes.set_yscale("log")
             axes.plot(steps, values, "o-", label="loss", **look)
             if result is results[0]:
-                axes.set_ylabel(words[key])
-                axes.set(**({"ylim": ends[key]} if key in ends else {}))
-            proved = float(arrays["status"]) == _STATUS["proved"]
-            told = "proved" if proved else f"refused: {arrays['failure']}"
+                axes.set(ylabel=words[key], **({"ylim": ends[key]} if key in ends else {}))
+            told = f"refused: {arrays['failure']}" if str(arrays["failure"]) else "proved"
             size = rf"{result.point['case']}, $\eta$ = {float(arrays['step_size']):.1e}"
             return f"{size}\n{told}" if key == "loss" else ""
 
+        shared = {"sharex": True, "sharey": "row"}
         size = 3.3 * len(results) + 0.4, 7.2
-        return draw_panels(
-            words, results, panel, size, x="step", title=10, sharex=True, sharey="row"
-        )
+        return drawing.draw_panels(words, results, panel, size, x="step", title=10, **shared)
 
 
-class _Start(NamedTuple):
-    """How a network starts, and what it is to learn."""
-
-    readout_scale: float
-    label: float
-    words: str
-
-
-_SETTINGS = {
-    "small": _Start(0.0, 0.1, r"readout 0, labels $\pm$0.1"),
-    "paper": _Start(1.0, 1.0, r"readout and labels as in the paper"),
+_SETTINGS = {  # the scale of the readout, the size of labels, and that in words
+    "small": (0.0, 0.1, r"readout 0, labels $\pm$0.1"),
+    "paper": (1.0, 1.0, r"readout and labels as in the paper"),
 }
 _TITLES = {"deq": "DEQ (Ling 2023)", "implicit": "implicit network (Gao 2022)"}
 _KEYS = {
@@ -175,9 +150,9 @@ _KEYS = {
 }
 
 
-@experiment("shoal", "required-width", "Widths that theorems, certificates and experience ask for")
+@experiment("shoal", "required-width")
 class RequiredWidths(Experiment):
-    """Widths from which gradient descent is known to train a network, and from which it does.
+    """Widths that theorems, certificates and experience ask for.
 
     Random points on the sphere, half of the labels positive. The theorems are those of the papers
     in their corrected forms, with probability 0.9.
@@ -200,16 +175,14 @@ class RequiredWidths(Experiment):
 
     def compute(self, point, seed, device):
         """The widths; infinite where no width will do, NaN where none was found."""
-        n, start = point["samples"], _SETTINGS[point["setting"]]
+        n, (readout_scale, label, _) = point["samples"], _SETTINGS[point["setting"]]
         x = on_sphere(n, self.features, self.seed)[0]
         architecture = shoal.DEQ.ling2023(self.weight_variance, self.features)
         if point["network"] == "implicit":
             architecture, x = shoal.ImplicitNetwork(self.gamma), x / math.sqrt(self.features)
         options = {"largest_width": self.largest_width, "seeds": self.seeds}
-        options["readout_scale"] = start.readout_scale
-        found = shoal.certificates.required_width(
-            architecture, x, start.label * _signs(n), **options
-        )
+        options["readout_scale"] = readout_scale
+        found = shoal.certificates.required_width(architecture, x, label * _signs(n), **options)
         widths = {
             kind: min((w for t, w in found.theorems.items() if t.endswith(end)), default=math.inf)
             for kind in ("flow", "descent")
@@ -224,16 +197,14 @@ class RequiredWidths(Experiment):
         return {key: width for key, width in summary.items() if math.isfinite(width)}
 
     def plot(self, results):
-        def panel(axes: Axes, network: str, setting: str) -> str:
+        def panel(axes: drawing.Axes, network: str, setting: str) -> str:
             found = matching(results, {"network": network, "setting": setting})
             rows = {label: curve(found, "samples", key)[1] for key, label in _KEYS.items()}
             rows = {label: np.where(np.isinf(row), np.nan, row) for label, row in rows.items()}
-            draw_lines(axes, self.samples, rows)
-            logarithmic_axes(axes, self.samples)
-            return f"{_TITLES[network]}\n{_SETTINGS[setting].words}"
+            drawing.draw_lines(axes, self.samples, rows)
+            drawing.logarithmic_axes(axes, self.samples)
+            return f"{_TITLES[network]}\n{_SETTINGS[setting][2]}"
 
         size = 4.6 * len(self.settings) + 0.4, 3.1 * len(self.networks) + 0.5
-        labels = {"x": "samples $n$", "y": "width", "title": 10}
-        return draw_panels(
-            self.networks, self.settings, panel, size, sharex=True, sharey=True, **labels
-        )
+        options = {"x": "samples $n$", "y": "width", "title": 10, "sharex": True, "sharey": True}
+        return drawing.draw_panels(self.networks, self.settings, panel, size, **options)

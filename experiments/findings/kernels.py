@@ -8,17 +8,8 @@ import numpy as np
 import torch
 
 import shoal
-from experiments.drawing import COLORS, Axes, draw_panels
-from experiments.experiment import (
-    Arrays,
-    Experiment,
-    Result,
-    by_point,
-    experiment,
-    grid,
-    matching,
-    named,
-)
+from experiments.drawing import COLORS, Axes, draw_densities, draw_limiting, draw_panels
+from experiments.experiment import Experiment, Result, by_point, experiment, grid, matching
 from experiments.networks import by_name
 from shoal.activations import GELU, Activation, ReLU, Softplus, Swish, Tanh
 from shoal.architectures import DEQ
@@ -29,22 +20,11 @@ _OUTER = (0.99, 0.999, 1.0)
 _ROUNDING = 1e-16  # what is below is shown here
 
 
-@experiment("shoal", "spectrum", "Limiting spectra against eigenvalues of exact kernels")
+@experiment("shoal", "spectrum")
 class SpectrumError(Experiment):
-    r"""Limiting spectra against the eigenvalues of exact kernels and of equivalents.
+    """Limiting spectra against eigenvalues of exact kernels.
 
-    The DEQ is centered. The mixture has three classes of unequal size, with two means and
-    covariances that are no multiples of the identity. For each $p/n$:
-
-    - ``ks``: the Kolmogorov-Smirnov distance between the limit and the exact kernel's eigenvalues;
-      if $p < n$, between their continuous parts, the $p$ largest eigenvalues.
-    - ``low``, ``high``: how far the first and the last eigenvalue that is not isolated is outside
-      of the limit's edges (inside, if negative), relative to the length between them.
-    - ``spikes``: the largest relative distance between predicted isolated eigenvalues and the
-      equivalent's; ``spikes_exact``: and the exact kernel's, for those beyond the outer edges.
-    - if $p < n$: ``atom``, the predicted mass of the atom; ``atom_shift`` and ``atom_smear``, the
-      mean distance to it and the standard deviation of the $n - p$ smallest eigenvalues, relative
-      to it.
+    The DEQ is centered; the page on findings has what the keys of the summary are.
     """
 
     architecture: DEQ = DEQ(shoal.activations.ReLU(), recurrent_variance=0.2, input_variance=0.8)
@@ -79,19 +59,15 @@ class SpectrumError(Experiment):
             eigenvalues = torch.linalg.eigvalsh(getattr(exact, kind)).cpu().numpy()
             equivalent = getattr(eq, kind).eigvalsh().cpu().numpy()
             places = np.concatenate([np.linspace(low, high, 400) for low, high in limit.edges])
-            found |= named(kind, _compare(limit, eigenvalues, equivalent))
-            found |= {
-                f"{kind}_eigenvalues": eigenvalues,
-                f"{kind}_grid": places,
-                f"{kind}_density": limit.density(places),
-                f"{kind}_isolated": np.array([spike.value for spike in limit.spikes]),
-            }
+            numbers = _compare(limit, eigenvalues, equivalent)
+            numbers |= {"eigenvalues": eigenvalues, "grid": places}
+            numbers["density"] = limit.density(places)
+            numbers["isolated"] = np.array([spike.value for spike in limit.spikes])
+            found |= {f"{kind}_{key}": value for key, value in numbers.items()}
         return found
 
     def summarize(self, results):
-        return by_point(
-            results, lambda r: {key: float(v) for key, v in r.arrays.items() if v.ndim == 0}
-        )
+        return by_point(results)
 
     def plot(self, results):
         kinds = {"ck": "conjugate kernel", "ntk": "tangent kernel"}
@@ -99,17 +75,10 @@ class SpectrumError(Experiment):
         def panel(axes: Axes, kind: str, result: Result) -> str:
             if result is results[0]:
                 axes.set_ylabel(f"density, {kinds[kind]}")
-            parts = ("eigenvalues", "isolated", "grid", "density")
-            values, isolated, places, density = (result.arrays[f"{kind}_{part}"] for part in parts)
-            edges: Any = np.linspace(0.98 * values[0], 1.05 * values[-1], 160)
-            axes.hist(values, edges, density=True, color=COLORS[5], label="exact kernel")
-            density = np.where(density > 0, density, np.nan)
-            axes.plot(places, density, color="black", linewidth=1.2, label="limit")
-            least = 1 / (len(values) * float(edges[1] - edges[0]))
-            heights = np.full(len(isolated), 1.3 * least)
-            axes.plot(isolated, heights, "kv", markersize=4, label="isolated")
-            axes.set_yscale("log")
-            axes.set_ylim(bottom=0.5 * least)
+            parts = ("eigenvalues", "grid", "density", "isolated")
+            values, *limit = (result.arrays[f"{kind}_{part}"] for part in parts)
+            look = {"color": COLORS[5], "fill": True, "label": "exact kernel"}
+            draw_limiting(axes, *limit, 1.3 * draw_densities(axes, [(values, look)]))
             return f"$p/n = {result.point['ratio']}$: KS {float(result.arrays[f'{kind}_ks']):.4f}"
 
         size = 3.6 * len(results) + 0.4, 5.6
@@ -119,7 +88,7 @@ class SpectrumError(Experiment):
 
 
 def _compare(limit: Spectrum, eigenvalues: Any, equivalent: Any) -> dict[str, float]:
-    """The distances that :class:`SpectrumError` lists; eigenvalues come in increasing order."""
+    """Distances of a limit from eigenvalues, which come in increasing order."""
     atoms = round(sum(atom.mass for atom in limit.atoms) * len(eigenvalues))
     isolated = np.array([spike.value for spike in limit.spikes])
     low, high = float(limit.edges[0, 0]), float(limit.edges[-1, 1])
@@ -135,10 +104,9 @@ def _compare(limit: Spectrum, eigenvalues: Any, equivalent: Any) -> dict[str, fl
         found["spikes"] = _spike_error(limit, equivalent, hidden=True)
         found["spikes_exact"] = _spike_error(limit, eigenvalues, hidden=False)
     for atom in limit.atoms:
-        smeared = eigenvalues[:atoms]
         found["atom"] = atom.mass
-        found["atom_shift"] = float(smeared.mean()) / atom.value - 1
-        found["atom_smear"] = float(smeared.std()) / atom.value
+        found["atom_shift"] = float(eigenvalues[:atoms].mean()) / atom.value - 1
+        found["atom_smear"] = float(eigenvalues[:atoms].std()) / atom.value
     return found
 
 
@@ -175,13 +143,12 @@ def _spike_error(limit: Spectrum, eigenvalues: Any, *, hidden: bool) -> float:
     return max(errors)
 
 
-@experiment("shoal", "sphere", "Errors of designs on the sphere over all angles")
+@experiment("shoal", "sphere")
 class SphereError(Experiment):
-    """Differences of kernels of DEQs and of their designs on the sphere, over all angles.
+    """Errors of designs on the sphere over all angles.
 
-    Each point is one design, for the CK or the NTK with all weights trained, of a DEQ that is not
-    centered. Differences are relative to the diagonal. The kernel of the designed network is that
-    of its finished activation: it knows nothing of the power series the design is made of.
+    Each point is one design of a DEQ that is not centered. The kernel of the designed network is
+    that of its finished activation: it knows nothing of the power series the design is made of.
     """
 
     activations: tuple[Activation, ...] = (
@@ -217,7 +184,6 @@ class SphereError(Experiment):
         return DEQ(phi, value / phi.lipschitz**2 if is_gain else value, self.input_variance)
 
     def compute(self, point, seed, device):
-        """Both kernels at all cosines, one after the other; nothing is random."""
         deq = self.deq(point["activation"], point["variance"])
         kind, square = point["kind"], self.norm**2
         design = shoal.design(deq, input_norm=self.norm, which=kind, method="sphere")
@@ -231,26 +197,23 @@ class SphereError(Experiment):
         return {"cosines": cosines, "target": target, "obtained": obtained}
 
     def summarize(self, results):
-        """The largest errors: for cosines up to 0.95 (``inner``), at ±1 (``ends``), anywhere."""
-
         def largest(result: Result) -> dict[str, float]:
-            error, cosines = _error(result.arrays), np.abs(result.arrays["cosines"])
+            error, cosines = _error(result), np.abs(result.arrays["cosines"])
             parts = {"inner": cosines <= 0.95, "ends": cosines == 1, "anywhere": cosines <= 1}
-            return {key: float(error[part].max()) for key, part in parts.items()}
+            return {key: error[part].max() for key, part in parts.items()}
 
         return by_point(results, largest)
 
     def plot(self, results):
         names = by_name(self.activations)
         kinds = {"ck": "CK design", "ntk": "NTK design"}
-        signs = [
-            (rf"$\sigma_a^2{' L^2' * gain} = {v:g}$") for v, gain in self._variances().values()
-        ]
+        every = self._variances().values()
+        signs = [rf"$\sigma_a^2{' L^2' * gain} = {value:g}$" for value, gain in every]
 
         def panel(axes: Axes, kind: str, name: str) -> str:
             found = matching(results, {"activation": name, "kind": kind})
             for result, color, label in zip(found, cycle(COLORS), signs, strict=False):
-                shown = np.maximum(_error(result.arrays), _ROUNDING)
+                shown = np.maximum(_error(result), _ROUNDING)
                 look = {"color": color, "markersize": 3, "linewidth": 0.9, "label": label}
                 axes.semilogy(result.arrays["cosines"], shown, ".-", **look)
             if name == next(iter(names)):
@@ -261,6 +224,7 @@ class SphereError(Experiment):
         return draw_panels(kinds, names, panel, size, x=x, sharex=True, sharey=True)
 
 
-def _error(arrays: Arrays) -> Any:
+def _error(result: Result) -> Any:
     """Relative to the diagonal, which stands last."""
-    return np.abs(arrays["obtained"] - arrays["target"]) / arrays["target"][-1]
+    target = result.arrays["target"]
+    return np.abs(result.arrays["obtained"] - target) / target[-1]

@@ -1,6 +1,6 @@
 r"""Whether a Gaussian process finds the recurrent variance of the DEQ that its data come from."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,19 +16,18 @@ from shoal.activations import Activation
 _WIDER = 8  # widths over observations from which on a network counts as infinitely wide
 _FINE = 4001  # points at which posteriors are summed
 _SCALES = ("known", "free")
+# of posteriors: the ends of a 95% interval, mean, mode, and the probability below the truth
+_PARTS = ("low", "high", "mean", "mode", "rank")
 
 
-@experiment("shoal", "recovery", "Recurrent variances that Gaussian processes recover from data")
+@experiment("shoal", "recovery")
 class Recovery(Experiment):
-    r"""Posteriors of $\sigma_a^2$, given noisy values of one function drawn from a DEQ prior.
+    r"""Recurrent variances that Gaussian processes recover from data.
 
-    Each draw has a true $\sigma_a^2$, uniform where the kernel surely exists,
-    $0 < \sigma_a^2 L^2 < 1$; a function with the conjugate kernel as its covariance, or that of a
-    wide random network; and noise. With this prior a 95% interval must cover the truth in 95% of
-    all draws. The posterior is computed twice: with the scale of the function known, and with it
-    free, its prior flat in the logarithm (noise is relative to it). Free, only the shape of the
-    kernel tells $\sigma_a^2$: how it changes with angles, and with norms if the activation is not
-    homogeneous.
+    Each draw has a true $\sigma_a^2$, uniform where $0 < \sigma_a^2 L^2 < 1$; a function with the
+    conjugate kernel as its covariance, or that of a wide random network; and noise. The posterior
+    is computed with the scale of the function known, and with it free, its prior flat in the
+    logarithm (noise is relative to it).
     """
 
     activations: tuple[Activation, ...] = (shoal.activations.ReLU(), shoal.activations.Erf())
@@ -43,12 +42,9 @@ class Recovery(Experiment):
     degree: int = 20  # of the interpolation of marginal likelihoods in σ_a²
     seed: int = 0  # of inputs; all else has the seed of its point
     small = dict(
-        activations=(shoal.activations.ReLU(),),
-        samples=(40, 120),
-        draws=40,
-        sources=("process",),
+        activations=(shoal.activations.ReLU(),), samples=(40, 120), draws=40, sources=("process",),
         degree=12,
-    )
+    )  # fmt: skip
 
     def points(self):
         """All draws of one kind share inputs, and so the kernels of the interpolation."""
@@ -66,7 +62,6 @@ class Recovery(Experiment):
         return torch.nn.functional.normalize(x) * torch.exp(low + (high - low) * share)
 
     def compute(self, point, seed, device):
-        """Truths, and their posteriors' intervals, means, modes and ranks of the truth."""
         phi = by_name(self.activations)[point["activation"]]
         x = self.inputs(point["samples"]).to(device)
         limit = 1 / phi.lipschitz**2
@@ -87,13 +82,11 @@ class Recovery(Experiment):
         for scale, table in zip(_SCALES, logs.transpose(1, 2, 0), strict=True):
             pairs = zip(table, truths, strict=True)
             rows = [posterior(variances, row, limit, truth) for row, truth in pairs]
-            for key, column in zip(Posterior._fields, zip(*rows, strict=True), strict=True):
+            for key, column in zip(_PARTS, zip(*rows, strict=True), strict=True):
                 found[f"{scale}_{key}"] = column
         return found
 
-    def _values(
-        self, deq: shoal.DEQ, x: Tensor, source: str, random: np.random.Generator
-    ) -> Tensor:
+    def _values(self, deq: shoal.DEQ, x: Tensor, source: str, random: Any) -> Tensor:
         """One function of the prior, at the inputs."""
         if source == "process":
             own, vectors = torch.linalg.eigh(shoal.kernel(deq, x).ck)
@@ -114,40 +107,35 @@ class Recovery(Experiment):
         return both.cpu().numpy()
 
     def summarize(self, results):
-        """Coverage, lengths of intervals and errors, relative to the range of the prior."""
-
         def numbers(result: Result) -> dict[str, float]:
             arrays, limit = result.arrays, float(result.arrays["limit"])
             truth = arrays["truth"]
             found: dict[str, float] = {}
             for scale in _SCALES:
-                low, high, mean, mode, rank = (arrays[f"{scale}_{k}"] for k in Posterior._fields)
+                low, high, mean, mode, rank = (arrays[f"{scale}_{k}"] for k in _PARTS)
                 found |= {
-                    f"{scale}_coverage": float(((low <= truth) & (truth <= high)).mean()),
-                    f"{scale}_length": float((high - low).mean() / limit),
-                    f"{scale}_error": float(np.sqrt(np.mean((mean - truth) ** 2))) / limit,
-                    f"{scale}_mode_error": float(np.sqrt(np.mean((mode - truth) ** 2))) / limit,
-                    f"{scale}_rank": float(rank.mean()),
+                    f"{scale}_coverage": ((low <= truth) & (truth <= high)).mean(),
+                    f"{scale}_length": (high - low).mean() / limit,
+                    f"{scale}_error": np.sqrt(np.mean((mean - truth) ** 2)) / limit,
+                    f"{scale}_mode_error": np.sqrt(np.mean((mode - truth) ** 2)) / limit,
+                    f"{scale}_rank": rank.mean(),
                 }
             return found
 
         return by_point(results, numbers)
 
     def plot(self, results):
-        """Intervals against the truth at most observations, and their lengths against n."""
         names = list(by_name(self.activations))
         figure, (*panels, last) = new_row(4.4 * (len(names) + 1), 4.0, len(names) + 1)
         results = matching(results, {"source": self.sources[0]})
         for axes, name, color in zip(panels, names, COLORS, strict=False):
             mine = matching(results, {"activation": name})
             _draw_intervals(axes, *matching(mine, {"samples": max(self.samples)}))
+            found = self.summarize(mine)
             for scale, line in zip(_SCALES, ("o--", "o-"), strict=True):
-                parts = [[r.arrays[f"{scale}_{end}"] for end in ("high", "low")] for r in mine]
-                limits = [float(r.arrays["limit"]) for r in mine]
-                lengths = [(h - w).mean() / top for (h, w), top in zip(parts, limits, strict=True)]
-                sizes = [r.point["samples"] for r in mine]
+                lengths = [v for key, v in found.items() if key.endswith(f"{scale}_length")]
                 look = {"color": color, "markersize": 4, "label": f"{name}, scale {scale}"}
-                last.plot(sizes, lengths, line, **look)
+                last.plot(self.samples, lengths, line, **look)
         logarithmic_axes(last, self.samples, "observations $n$")
         last.set_ylabel("mean length of intervals / range of the prior")
         plain_numbers(last)
@@ -155,18 +143,8 @@ class Recovery(Experiment):
         return figure
 
 
-class Posterior(NamedTuple):
-    """The ends of a 95% interval, the mean and the mode, and the probability below the truth."""
-
-    low: float
-    high: float
-    mean: float
-    mode: float
-    rank: float
-
-
-def posterior(variances: Any, logs: Any, limit: float, truth: float) -> Posterior:
-    """Under a uniform prior, from logarithms of likelihoods at Chebyshev nodes."""
+def posterior(variances: Any, logs: Any, limit: float, truth: float) -> tuple[float, ...]:
+    """The parts of a posterior under a uniform prior, from log likelihoods at Chebyshev nodes."""
     series = Chebyshev.fit(variances, logs, len(logs) - 1, domain=[0, limit])
     grid = limit * (np.arange(_FINE) + 0.5) / _FINE
     values = series(grid)
@@ -175,7 +153,7 @@ def posterior(variances: Any, logs: Any, limit: float, truth: float) -> Posterio
     cumulative = weights.cumsum()
     low, high = np.interp((0.025, 0.975), cumulative, grid)
     rank = np.interp(truth, grid, cumulative)
-    return Posterior(low, high, weights @ grid, grid[values.argmax()], rank)
+    return low, high, weights @ grid, grid[values.argmax()], rank
 
 
 def _draw_intervals(axes: Axes, result: Result) -> None:

@@ -10,7 +10,7 @@ import torch
 
 import shoal
 from experiments.drawing import COLORS, Axes, draw_panels, legend_outside
-from experiments.experiment import Experiment, Point, by_point, experiment, matching
+from experiments.experiment import Experiment, Point, by_point, experiment, grid, matching
 from experiments.samples import Samples, image_samples
 from shoal.architectures import DEQ
 
@@ -24,23 +24,13 @@ _TITLES = {
 _WARM = 512  # samples of a first regression, by which nothing is set up while time is measured
 
 
-@experiment("shoal", "regression", "Regression with exact kernels on whole datasets")
+@experiment("shoal", "regression")
 class Regression(Experiment):
-    r"""Kernel ridge regression of one-hot classes, on images of norm 1 and on a mixture.
+    """Regression with exact kernels on whole datasets.
 
-    Each system is solved by Cholesky, and that of the NTK also by conjugate gradients with each
-    preconditioner. For each of them there are
-
-    - ``accuracy`` on the test images, ``residual``, ``converged``;
-    - ``form_seconds``, ``prepare_seconds`` (factorization or preconditioner), ``solve_seconds`` and
-      ``predict_seconds``, and the ``peak_bytes`` of a GPU;
-    - ``likelihood``, the logarithm of the marginal likelihood for each sample and class, if there
-      is a factorization;
-    - ``steps`` and ``history``, the largest relative residual after each of them.
-
-    Images have one norm, so the diagonal is constant and as good as no preconditioner. The mixture,
-    that of Ling 2024, is what the equivalent is made for, and images are not: it is told the
-    classes of the mixture only.
+    One-hot classes of images of norm 1 and of a mixture. Each system is solved by Cholesky, and
+    that of the NTK also by conjugate gradients with each preconditioner. The equivalent, made for
+    the mixture of Ling 2024, is told the classes of that only.
     """
 
     architecture: DEQ = DEQ(shoal.activations.ReLU(), recurrent_variance=0.2, input_variance=0.8)
@@ -58,14 +48,9 @@ class Regression(Experiment):
 
     def points(self):
         """Factorizations of both kernels, then the iterations for the NTK."""
-        direct = [("cholesky", kernel) for kernel in ("ntk", "ck") if "cholesky" in self.solvers]
-        iterative = [(solver, "ntk") for solver in self.solvers if solver != "cholesky"]
-        return [
-            {"dataset": dataset, "kernel": kernel, "solver": solver, "ridge": ridge}
-            for dataset in self.datasets
-            for solver, kernel in [*direct, *iterative]
-            for ridge in self.ridges
-        ]
+        axes = {"kernel": ("ntk", "ck"), "solver": self.solvers, "ridge": self.ridges}
+        every = grid("dataset", "solver", dataset=self.datasets, **axes)
+        return [p for p in every if p["kernel"] == "ntk" or p["solver"] == "cholesky"]
 
     def compute(self, point, seed, device):
         train, test = self._samples(point["dataset"], device)
@@ -80,13 +65,12 @@ class Regression(Experiment):
             "accuracy": float(right.double().mean()),
             "residual": float(report.residual.max()),
             "converged": report.converged,
-            "form_seconds": report.form_seconds,
-            "prepare_seconds": report.prepare_seconds,
-            "solve_seconds": report.solve_seconds,
             "predict_seconds": time.perf_counter() - begin,
             "steps": int(report.iterations.max()),
             "history": report.history.max(1).values,
         }
+        for part in ("form_seconds", "prepare_seconds", "solve_seconds"):
+            found[part] = getattr(report, part)
         if point["solver"] == "cholesky":
             found["likelihood"] = fit.log_marginal_likelihood / train.y.numel()
         if device.type == "cuda":
@@ -105,14 +89,13 @@ class Regression(Experiment):
         if point["solver"] == "cholesky":
             method = shoal.learning.Cholesky(tolerance=self.tolerance)
         else:
+            nystrom = {"rank": self.rank, "seed": seed}
             preconditioner = {
                 "none": None,
                 "diagonal": shoal.learning.DiagonalPreconditioner(),
                 "equivalent": shoal.learning.EquivalentPreconditioner(labels),
-                "combined": shoal.learning.CombinedPreconditioner(
-                    self.rank, seed=seed, labels=labels
-                ),
-                "nystrom": shoal.learning.Nystrom(self.rank, seed=seed),
+                "combined": shoal.learning.CombinedPreconditioner(labels=labels, **nystrom),
+                "nystrom": shoal.learning.Nystrom(**nystrom),
             }[point["solver"]]
             options = {"tolerance": self.tolerance, "max_steps": self.max_steps}
             method = shoal.learning.ConjugateGradients(preconditioner, **options)
@@ -124,13 +107,9 @@ class Regression(Experiment):
             )
 
     def summarize(self, results):
-        return by_point(
-            results, lambda r: {name: float(v) for name, v in r.arrays.items() if v.ndim == 0}
-        )
+        return by_point(results)
 
     def plot(self, results):
-        """Residuals against steps: a dataset in each row, a ridge in each column."""
-
         def panel(axes: Axes, dataset: str, ridge: float) -> str:
             found = matching(results, {"dataset": dataset, "ridge": ridge, "kernel": "ntk"})
             for (solver, title), color in zip(_TITLES.items(), COLORS, strict=False):
@@ -150,7 +129,7 @@ class Regression(Experiment):
 
 @lru_cache(maxsize=2)
 def _mixture(count: int, dimension: int, seed: int, device: torch.device) -> Samples:
-    """Samples of the mixture of Ling 2024, kept, since every point needs them."""
+    """Samples of the mixture of Ling 2024."""
     x, labels = shoal.GaussianMixture.ling2024(dimension).sample(count, seed, shuffle=True)
     targets = torch.nn.functional.one_hot(labels).to(x)
     return Samples(x.to(device), targets.to(device), labels.to(device))

@@ -1,7 +1,6 @@
 r"""Do the designs of a DEQ train like it, and finite DEQs as it is predicted?"""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -18,14 +17,12 @@ from shoal.learning import LinearTraining
 _STEPS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 25, 35, 50, 70, 100, 140, 200, 280, 400)
 
 
-@experiment("shoal", "training", "Training losses of a DEQ, its designs and a naive network")
+@experiment("shoal", "training")
 class TrainingCurves(DEQs):
-    r"""Training losses of a DEQ, its one-layer designs on the sphere, and a naive network.
+    r"""Training losses of a DEQ, its designs and a naive network.
 
-    Full-batch gradient descent in float32 trains all weights for the loss
-    $\frac1{2n}\|f - f_0 - Y\|_F^2$, where $Y$ is one-hot and $f_0$ the initial function, on the
-    first images of a dataset, less their mean and scaled to norm 1. All networks take the same step
-    size. Points of width ``inf`` are predictions of :class:`shoal.learning.LinearTraining`.
+    Full batches in float32, for $\frac1{2n}\|f - f_0 - Y\|_F^2$ with the initial function $f_0$.
+    Points of width ``inf`` are predictions of :class:`shoal.learning.LinearTraining`.
     """
 
     datasets: tuple[str, ...] = ("mnist", "fashion-mnist")
@@ -41,7 +38,6 @@ class TrainingCurves(DEQs):
     )  # fmt: skip
 
     def points(self):
-        """Predictions, then one network of each width, then another one."""
         cases = grid(dataset=self.datasets, activation=self.names, network=self.networks)
         sizes = list(zip(self.widths, self.trials, strict=True))
         draws = [(m, k) for k in range(max(self.trials)) for m, count in sizes if k < count]
@@ -59,30 +55,23 @@ class TrainingCurves(DEQs):
         network = rival(point["network"], self.deq(point))
         options = {"width": point["width"], "out_features": y.shape[1], "warm_start": True}
         net = make(network, x, seed=seed, **options)
-        done = full_batch(net, x, y, step_size=self.step_size, steps=self.steps, from_zero=True)
-        loss = (done.outputs.double() - y.double()).square().sum((1, 2)) / (2 * len(y))
-        return {"steps": self.steps, "loss": loss, "seconds": done.seconds}
+        options = {"step_size": self.step_size, "steps": self.steps}
+        outputs, seconds = full_batch(net, x, y, from_zero=True, **options)
+        loss = (outputs.double() - y.double()).square().sum((1, 2)) / (2 * len(y))
+        return {"steps": self.steps, "loss": loss, "seconds": seconds}
 
     def data(self, point: Point, dtype: torch.dtype, device: torch.device) -> Samples:
-        """The images of a point."""
         return image_samples(point["dataset"], "train", self.samples, dtype, device, center=True)
 
     def _cases(self) -> list[Point]:
         return grid(dataset=self.datasets, activation=self.names)
 
-    def _rows(
-        self, results: Sequence[Result], case: Point, width: int | str
-    ) -> dict[str, list[Result]]:
+    def _rows(self, results: Sequence[Result], case: Point, width: int | str) -> dict:
         found = matching(results, {**case, "width": width})
         return {name: matching(found, {"network": name}) for name in self.networks}
 
     def summarize(self, results):
-        """Losses, deviations, distances from the DEQ and times, of each network and width.
-
-        ``z`` is the z-score of the difference from the DEQ at the last step, ``z_largest`` the
-        largest over all steps, ``gap`` the largest relative difference, ``off`` that from the
-        network's own prediction.
-        """
+        """Of each network and width what the page on findings lists."""
         summary: dict[str, float] = {}
         for case in self._cases():
             predicted = self._rows(results, case, "inf")
@@ -108,8 +97,18 @@ class TrainingCurves(DEQs):
 
     def plot(self, results):
         def panel(axes: Axes, case: Point, width: int) -> str:
+            steps, shown = np.array(self.steps), np.array(self.steps) > 0
             wide = {n: r[0].arrays["loss"] for n, r in self._rows(results, case, "inf").items()}
-            draw_curves(axes, np.array(self.steps), self._rows(results, case, width), wide)
+            measured, reference = self._rows(results, case, width), wide["deq"]
+            for (name, found), color in zip(measured.items(), COLORS, strict=False):
+                parts = (wide[name], *spread(found, "loss"))
+                predicted, mean, deviation = ((part / reference)[shown] for part in parts)
+                band = mean - deviation, mean + deviation
+                axes.fill_between(steps[shown], *band, color=color, alpha=0.15, linewidth=0)
+                axes.plot(steps[shown], mean, color=color, linewidth=1.5, label=TITLES[name])
+                axes.plot(steps[shown], predicted, ":", color=color, linewidth=1.2)
+            axes.plot([], [], ":", color=GRAY, linewidth=1.2, label="infinitely wide")
+            axes.set_xscale("log")
             return f"{self.title_at(case)}, {case['dataset']}, width {width}"
 
         rows = self._cases()
@@ -118,32 +117,12 @@ class TrainingCurves(DEQs):
         return draw_panels(rows, self.widths, panel, size, sharex=True, sharey="row", **labels)
 
 
-def draw_curves(
-    axes: Axes, steps: Any, measured: Mapping[str, list[Result]], predicted: Mapping[str, Any]
-) -> None:
-    """Losses relative to the predicted ones of the DEQ, with bands of one deviation."""
-    shown = steps > 0
-    x, reference = steps[shown], predicted["deq"][shown]
-    for (name, found), color in zip(measured.items(), COLORS, strict=False):
-        mean, deviation = (part[shown] / reference for part in spread(found, "loss"))
-        band = mean - deviation, mean + deviation
-        axes.fill_between(x, *band, color=color, alpha=0.15, linewidth=0)
-        axes.plot(x, mean, color=color, linewidth=1.5, label=TITLES[name])
-        axes.plot(x, predicted[name][shown] / reference, ":", color=color, linewidth=1.2)
-    axes.plot([], [], ":", color=GRAY, linewidth=1.2, label="infinitely wide")
-    axes.set_xscale("log")
-
-
-@experiment(
-    "shoal", "predicted-training", "Predicted and measured training of DEQs against their width"
-)
+@experiment("shoal", "predicted-training")
 class PredictedTraining(DEQs):
-    r"""Gaps between predicted and measured training of DEQs of width $m$, about $m^{-1/2}$.
+    """Predicted and measured training of DEQs against their width.
 
-    Each point is one network. :func:`shoal.gradient_flow` predicts full-batch gradient descent from
-    the function that the network is before it. Inputs lie at random on the unit sphere. Gaps are
-    root mean squares, over steps and inputs, of the differences of predictions at training and
-    test inputs, relative to those of the predictions.
+    Each point is one network, which :func:`shoal.gradient_flow` predicts from the function that it
+    is before. Gaps are root mean squares over steps and inputs, relative to those of predictions.
     """
 
     widths: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048, 4096)
@@ -167,8 +146,8 @@ class PredictedTraining(DEQs):
         step_size = self.step_share * flow.training.max_step_size
         predicted = flow.training.run(steps=list(self.steps), step_size=step_size)
         options = {"step_size": step_size, "steps": self.steps, "from_zero": False}
-        done = full_batch(net, x, y, watched=torch.cat([x, tests]), **options)
-        outputs, found = done.outputs[:, : len(x)], done.outputs[:, len(x) :]
+        every, _ = full_batch(net, x, y, watched=torch.cat([x, tests]), **options)
+        outputs, found = every[:, : len(x)], every[:, len(x) :]
         return {
             "steps": self.steps,
             "measured": (outputs - y).square().mean((1, 2)) / 2,
@@ -178,13 +157,12 @@ class PredictedTraining(DEQs):
         }
 
     def inputs(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Training inputs, labels and test inputs, the same for all networks."""
+        """Training inputs, labels and test inputs."""
         x = unit_inputs(2 * self.samples, self.features, self.seed)
         y = self.features**0.5 * x[:, :1] + self.features * x[:, 1:2] * x[:, 2:3]
         return x[: self.samples], y[: self.samples], x[self.samples :]
 
     def summarize(self, results):
-        """The slopes in the logarithms, with 95% confidence intervals, and the last gaps."""
         summary: dict[str, float] = {}
         for activation in self.names:
             found = matching(results, {"activation": activation})

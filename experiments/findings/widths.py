@@ -11,45 +11,31 @@ from torch import Tensor
 
 import shoal
 from experiments.claims import Claim, Criterion, interval, short
-from experiments.drawing import Axes, draw_panels, new_row
+from experiments.drawing import Axes, draw_panels
 from experiments.experiment import Point, experiment, grid, matching, named
 from experiments.samples import unit_inputs
 from experiments.widths import KernelErrors, draw_errors, limit_kernels
 from shoal.gaussian import dual, dual_derivative, moments
 
 _DEQ = shoal.DEQ(shoal.activations.Tanh(), recurrent_variance=0.2, input_variance=0.8)
-_LABELS = {"ck": "CK", "ntk": "NTK"}
 
 
-@experiment("shoal", "width", "Monte Carlo error of a finite DEQ's kernels against its width")
+@experiment("shoal", "width")
 class WidthError(KernelErrors):
-    """Monte Carlo error of the kernels of a DEQ; inputs are random points on the unit sphere."""
+    """Monte Carlo error of a finite DEQ's kernels against its width."""
 
-    groups = False
+    groups, heading = False, "a Tanh DEQ"
 
     architecture: shoal.DEQ = _DEQ
-    widths: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048, 4096)
     draws: int = 16
     samples: int = 64
     features: int = 64
-    seed: int = 0
     small = dict(widths=(32, 64, 128, 256), draws=6, samples=16, features=32)
 
-    def wide(self, point: Point) -> shoal.DEQ:
-        return self.architecture
 
-    def plot(self, results):
-        figure, (axes,) = new_row(5.6, 4.2, 1)
-        draw_errors(axes, results, {"ck": "conjugate kernel", "ntk": "neural tangent kernel"})
-        axes.set_title(f"Kernels of a {type(self.architecture.activation).__name__} DEQ")
-        return figure
-
-
-@experiment(
-    "shoal", "groups", "Monte Carlo error of every architecture's kernels against the width"
-)
+@experiment("shoal", "groups")
 class GroupError(KernelErrors):
-    """Monte Carlo error of several architectures, for every group of weights."""
+    """Monte Carlo error of every architecture's kernels against the width."""
 
     architectures: tuple[shoal.Architecture, ...] = (
         _DEQ,
@@ -59,9 +45,7 @@ class GroupError(KernelErrors):
     )
     widths: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048)
     draws: int = 16
-    samples: int = 32
     features: int = 32
-    seed: int = 0
     small = dict(widths=(32, 64, 128, 256), draws=6, samples=12, features=16)
 
     def points(self):
@@ -81,22 +65,21 @@ class GroupError(KernelErrors):
 
     def plot(self, results):
         def panel(axes: Axes, row: int, column: int) -> str:
-            draw_errors(axes, matching(results, {"network": 2 * row + column}), _LABELS)
+            draw_errors(axes, matching(results, {"network": 2 * row + column}))
             return type(self.architectures[2 * row + column]).__name__
 
         rows = len(self.architectures) // 2
         return draw_panels(range(rows), range(2), panel, (11.2, 4.6 * rows), legend=None)
 
 
-@experiment(
-    "shoal", "conv-width", "Monte Carlo error of a finite ConvResNet's kernels against its width"
-)
+@experiment("shoal", "conv-width")
 class ConvWidthError(KernelErrors):
-    r"""Monte Carlo error of the kernels of a convolutional residual network of $m$ channels.
+    """Monte Carlo error of a finite ConvResNet's kernels against its width.
 
-    The last layer's share of the tangent kernel is the Gram matrix of Du 2018, whose printed
-    formula is compared with it too. Images have norm one.
+    The last layer's share of the NTK is compared with the Gram matrix that Du 2018 prints.
     """
+
+    heading = "a convolutional residual network"
 
     architecture: shoal.ConvResNet = shoal.ConvResNet(shoal.activations.GELU(), depth=4)
     widths: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048)
@@ -104,26 +87,19 @@ class ConvWidthError(KernelErrors):
     samples: int = 12
     channels: int = 3
     pixels: int = 12  # in a row, as in the paper
-    seed: int = 0
     small = dict(widths=(32, 64, 128, 256), draws=6, samples=6, pixels=6)
 
     def inputs(self) -> Tensor:
-        """Random images of norm one."""
         flat = unit_inputs(self.samples, self.channels * self.pixels, self.seed)
         return flat.view(self.samples, self.channels, self.pixels)
 
-    def wide(self, point: Point) -> shoal.ConvResNet:
-        return self.architecture
-
     def summarize(self, results):
-        """The slopes with 95% confidence intervals; how many times too large equation 6 is."""
         wide = self.architecture
         limit = limit_kernels(self, wide, torch.device("cpu"))[wide.parameter_groups[-1]]
         ratio = float(printed_gram(wide, self.inputs()).norm() / limit.norm())
         return {**super().summarize(results), "printed_over_limit": ratio}
 
     def claims(self, summary):
-        """Finite networks approach the corrected matrix, not the printed one."""
         slope = f"{self.architecture.parameter_groups[-1]}_slope"
         asked = "upper end of the slope at most −0.25, half the rate"
         yield Claim(
@@ -136,20 +112,12 @@ class ConvWidthError(KernelErrors):
             corrected=True,
         )
 
-    def plot(self, results):
-        figure, (axes,) = new_row(5.6, 4.6, 1)
-        draw_errors(axes, results, _LABELS)
-        axes.set_title("Kernels of a convolutional residual network")
-        return figure
-
 
 def printed_gram(architecture: shoal.ConvResNet, x: Tensor) -> Tensor:
     r"""The Gram matrix $K^{(H)}$ as Du 2018 prints it in equation 6, for pixels in a row.
 
-    It is not the limit of any network's: patches are summed over all pairs of their pixels,
-    $K^{(h)}_{lr} = \sum_{s \in D_l} \sum_{t \in D_r} H^{(h)}_{st}$, those of the first layer not at
-    all, and the skip connection adds these sums. (The cross terms are those that are meant,
-    $b_i\sigma(v) + b_j\sigma(u)$.) Images have the shape (n, channels, pixels).
+    Patches are summed over all pairs of their pixels, those of the first layer not at all, and the
+    skip connection adds these sums. Images have the shape (n, channels, pixels).
     """
     reach, pixels = architecture.patch_size // 2, x.shape[2]
     place = torch.arange(pixels, device=x.device)

@@ -3,26 +3,18 @@
 import re
 import time
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
+from itertools import product
 
 import numpy as np
 import torch
 from torch import Tensor
 
 import shoal
+from experiments import networks as nets
 from experiments.claims import Claim, Criterion, each, short
 from experiments.drawing import COLORS, Axes, draw_lines, draw_panels, logarithmic_axes
 from experiments.experiment import Point, Result, by_point, experiment, grid, matching
-from experiments.networks import (
-    TITLES,
-    DEQs,
-    accuracy,
-    make,
-    mini_batches,
-    ridge_readout,
-    rival,
-    synchronize,
-)
 from experiments.samples import image_samples
 from experiments.statistics import curve, spread, z_scores
 from shoal.activations import Activation
@@ -32,39 +24,30 @@ _NETWORKS = {
     "readout": ("deq", "moments", "naive"),
     "all": ("deq", "ntk-design", "moments", "naive"),
 }
-_LABELS = TITLES | {"naive": "the same activation"}
+_LABELS = nets.TITLES | {"naive": "the same activation"}
 _KERNEL_SAMPLES = 1000  # their largest eigenvalue, divided by their number, is that of all
 
 
 def in_paper(network: str, activation: Activation) -> str:
     """The naive network of the paper has two layers for ReLU and one otherwise."""
-    return (
-        "naive2"
-        if network == "naive" and isinstance(activation, shoal.activations.ReLU)
-        else network
-    )
+    two = network == "naive" and isinstance(activation, shoal.activations.ReLU)
+    return "naive2" if two else network
 
 
 @lru_cache(maxsize=16)
 def _largest_step(deq: DEQ, dataset: str, samples: int | None, device: torch.device) -> float:
     r"""$2/\lambda_{\max}$ of the NTK per sample, from some of the samples."""
-    x = image_samples(dataset, "train", samples, torch.float32, device).x
-    x = x[:_KERNEL_SAMPLES].double()
+    x = image_samples(dataset, "train", samples, torch.float32, device).x[:_KERNEL_SAMPLES].double()
     return 2 * len(x) / float(torch.linalg.eigvalsh(shoal.kernel(deq, x).ntk)[-1])
 
 
-@experiment("ling2024", "figure3", "Test accuracies of DEQs, designed and naive networks")
-class Accuracies(DEQs):
-    r"""Test accuracies against the width, with the readout trained or all weights.
+@experiment("ling2024", "figure3")
+class Accuracies(nets.DEQs):
+    r"""Test accuracies of DEQs, designed and naive networks.
 
-    The paper does not say what is trained, nor how, so both is done. ``readout``: features are
-    those of random weights, and the readout is that of ridge regression on one-hot targets.
-    ``all``: mini-batch gradient descent with momentum for half the mean squared error, with a step
-    size that is a share of $2/\lambda_{\max}$ of the infinitely wide DEQ, the same for all.
-
-    Images are scaled to norm 1, and the DEQs are centered for that norm. Naive networks have the
-    activation as it is; as in the paper, that of ReLU has two layers. CIFAR-10 comes as pixels; the
-    paper takes features of VGG-19.
+    ``readout``: ridge regression on features of random weights. ``all``: mini-batch gradient
+    descent with momentum, with one step size for all, a share of $2/\lambda_{\max}$ of the
+    infinitely wide DEQ. DEQs are centered for images of norm 1.
     """
 
     activations: tuple[Activation, ...] = (shoal.activations.Tanh(), shoal.activations.ReLU())
@@ -81,47 +64,42 @@ class Accuracies(DEQs):
     small = dict(datasets=("digits",), widths=(32, 128), trials=1, samples=600, batch=100, steps=30)
 
     def points(self):
-        axes = {"dataset": self.datasets, "activation": self.names}
+        axes = {"dataset": self.datasets, "activation": self.names, "network": _NETWORKS["all"]}
         more = {"width": self.widths, "trial": range(self.trials)}
-        return [
-            point
-            for kind in self.protocols
-            for point in grid("trial", protocol=[kind], **axes, network=_NETWORKS[kind], **more)
-        ]
+        points = grid("protocol", "trial", protocol=self.protocols, **axes, **more)
+        return [point for point in points if point["network"] in _NETWORKS[point["protocol"]]]
 
     def compute(self, point, seed, device):
         images = point["dataset"], "train", self.samples, torch.float32, device
         x, y, labels = image_samples(*images)
         tests = image_samples(point["dataset"], "test", None, torch.float32, device)
         centered = shoal.centered(self.deq(point), input_norm=1.0)
-        network = rival(in_paper(point["network"], self.activation(point)), centered)
-        net = make(network, x, width=point["width"], out_features=y.shape[1], seed=seed)
+        network = nets.rival(in_paper(point["network"], self.activation(point)), centered)
+        net = nets.make(network, x, width=point["width"], out_features=y.shape[1], seed=seed)
         readout = None
         if point["protocol"] == "readout":
-            readout = ridge_readout(net, x, y, self.ridge)
+            readout = nets.ridge_readout(net, x, y, self.ridge)
         else:
             largest = _largest_step(centered, point["dataset"], self.samples, device)
-            mini_batches(
+            nets.mini_batches(
                 net, x, y, step_size=self.step_share * largest, momentum=self.momentum,
                 batch=self.batch, steps=self.steps, seed=seed,
             )  # fmt: skip
         return {
-            "train": accuracy(net, x, labels, readout),
-            "test": accuracy(net, tests.x, tests.labels, readout),
+            "train": nets.accuracy(net, x, labels, readout),
+            "test": nets.accuracy(net, tests.x, tests.labels, readout),
         }
 
     def summarize(self, results):
         summary: dict[str, float] = {}
-        for case in grid(
-            protocol=self.protocols, activation=self.names, dataset=self.datasets, width=self.widths
-        ):
+        axes = {"activation": self.names, "dataset": self.datasets, "width": self.widths}
+        for case in grid(protocol=self.protocols, **axes):
             deqs = matching(results, {**case, "network": "deq"})
             *place, width = case.values()
             for network in _NETWORKS[case["protocol"]]:
                 found = matching(results, {**case, "network": network})
-                mean, deviation = spread(found, "test")
                 name = "_".join(map(str, [*place, network, width]))
-                summary |= {name: float(mean), f"{name}_deviation": float(deviation)}
+                summary[name], summary[f"{name}_deviation"] = map(float, spread(found, "test"))
                 if network != "deq":
                     summary[f"{name}_z"] = float(z_scores(found, deqs, "test"))
         return summary
@@ -129,47 +107,36 @@ class Accuracies(DEQs):
     def claims(self, summary):
         """Designs and naive networks beside the DEQ, from width 256 on, readout trained.
 
-        The paper's designs have the DEQ's CK, which is all that a readout sees. z-scores are
-        differences of mean accuracies in units of their standard errors.
+        The paper's designs have the DEQ's CK, which is all that a readout sees.
         """
 
         def words(*networks: str) -> str:
-            cells = {
-                phi: [
-                    f"{100 * summary[f'readout_{phi.lower()}_mnist_{n}_256']:.1f}" for n in networks
-                ]
-                for phi in ("ReLU", "Tanh")
-            }
-            return ", ".join(f"{phi} {', '.join(row)}%" for phi, row in cells.items())
+            rows = []
+            for phi in ("ReLU", "Tanh"):
+                names = [f"readout_{phi.lower()}_mnist_{network}_256" for network in networks]
+                rows.append(f"{phi} {', '.join(f'{100 * summary[n]:.1f}' for n in names)}%")
+            return ", ".join(rows)
 
         def least(network: str) -> dict[str, float]:
             """The least z-scores of a network against the DEQ, over the wider half of widths."""
-            wide = [f"{network}_{m}_z" for m in self.widths if m >= 256]
-            return {
-                f"{phi}, {data}": min(
-                    summary[f"readout_{phi.lower()}_{data}_{key}"] for key in wide
-                )
-                for phi in ("ReLU", "Tanh")
-                for data in self.datasets
-            }
+            ends = [f"{network}_{m}_z" for m in self.widths if m >= 256]
+            found = {}
+            for phi, data in product(("ReLU", "Tanh"), self.datasets):
+                place = f"readout_{phi.lower()}_{data}"
+                found[f"{phi}, {data}"] = min(summary[f"{place}_{end}"] for end in ends)
+            return found
 
         section = "Ling 2024, Figure 3"
-        return (
-            Claim(
-                "Designs classify as well as DEQs",
-                "a figure",
-                f"MNIST, width 256, readout trained: {words('deq', 'moments')}",
-                section,
-                each("{}: z-scores at least −3", least("moments"), least=-3),
-            ),
-            Claim(
-                "Networks with the DEQ's own activation do worse",
-                "a figure; “noticeable gap”",
-                words("deq", "naive"),
-                section,
-                each("{}: a z-score of at most −3", least("naive"), most=-3),
-                remark="ReLU yes, while networks are not wide; Tanh no, as the kernels agree",
-            ),
+        found = f"MNIST, width 256, readout trained: {words('deq', 'moments')}"
+        asked = each("{}: z-scores at least −3", least("moments"), least=-3)
+        yield Claim("Designs classify as well as DEQs", "a figure", found, section, asked)
+        yield Claim(
+            "Networks with the DEQ's own activation do worse",
+            "a figure; “noticeable gap”",
+            words("deq", "naive"),
+            section,
+            each("{}: a z-score of at most −3", least("naive"), most=-3),
+            remark="ReLU yes, while networks are not wide; Tanh no, as the kernels agree",
         )
 
     def plot(self, results):
@@ -189,29 +156,24 @@ class Accuracies(DEQs):
             return f"{self.title_at(case)}, {dataset}, {trained}"
 
         size = max(3.5 * len(self.datasets) + 0.8, 7.5), 2.6 * len(rows) + 0.5
+        labels = {"x": "width $m$", "y": "test accuracy (%)", "title": 9.5}
         options = {"legend": -1, "sharex": True}  # the last row has all networks if one has
-        return draw_panels(
-            rows, self.datasets, panel, size, x="width $m$", y="test accuracy (%)", title=9.5,
-            **options,
-        )  # fmt: skip
+        return draw_panels(rows, self.datasets, panel, size, **labels, **options)
 
 
-_KINDS = {
-    "single": "inference, one image (ms)",
-    "batched": "inference in batches, per image (µs)",
-    "epoch": "training, one epoch (s)",
+_KINDS = {  # and how many of the units are a second
+    "single": ("inference, one image (ms)", 1e3),
+    "batched": ("inference in batches, per image (µs)", 1e6),
+    "epoch": ("training, one epoch (s)", 1.0),
 }
-_UNITS = {"single": 1e3, "batched": 1e6, "epoch": 1.0}
 
 
-@experiment("ling2024", "tables", "Times of inference and training of DEQs and explicit networks")
-class Times(DEQs):
-    """Times of inference and training, in float32, with random images of norm 1.
+@experiment("ling2024", "tables")
+class Times(nets.DEQs):
+    """Times of inference and training of DEQs and explicit networks.
 
-    Times depend on the sizes alone, not on what is in the images. Inference is that of one image,
-    and of a batch; an epoch is the time of a step of stochastic gradient descent with a batch times
-    the number of batches. Each is the median of several rounds. Points must not share a device:
-    run them with ``--jobs 1``.
+    An epoch is the time of a step with a batch times the number of batches. Each is the median of
+    several rounds. Points must not share a device: run them with ``--jobs 1``.
     """
 
     sizes: tuple[int, ...] = (784, 3072)  # pixels of MNIST and Fashion-MNIST, and of CIFAR-10
@@ -233,14 +195,14 @@ class Times(DEQs):
         x = torch.randn(self.batch, point["pixels"], generator=generator)
         x = torch.nn.functional.normalize(x).to(device)
         y = torch.eye(10, device=device)[torch.arange(self.batch, device=device) % 10]
-        architecture = rival(network, shoal.centered(self.deq(point), input_norm=1.0))
-        net = make(architecture, x, width=point["width"], out_features=10, seed=seed)
+        architecture = nets.rival(network, shoal.centered(self.deq(point), input_norm=1.0))
+        net = nets.make(architecture, x, width=point["width"], out_features=10, seed=seed)
         with torch.no_grad():
             single = self._seconds(lambda: net(x[:1]), x)
             batched = self._seconds(lambda: net(x), x) / self.batch
         options = {"step_size": 1e-3, "momentum": 0.0, "batch": self.batch, "steps": self.steps}
-        train = self._seconds(lambda: mini_batches(net, x, y, seed=seed, **options), x, passes=1)
-        epoch = train / self.steps * -(-self.images // self.batch)
+        step = partial(nets.mini_batches, net, x, y, seed=seed, **options)
+        epoch = self._seconds(step, x, passes=1) / self.steps * -(-self.images // self.batch)
         return {"single": single, "batched": batched, "epoch": epoch}
 
     def _seconds(self, run: Callable[[], object], x: Tensor, passes: int | None = None) -> float:
@@ -248,55 +210,48 @@ class Times(DEQs):
         run()
         passes, times = self.steps if passes is None else passes, []
         for _ in range(self.rounds):
-            synchronize(x)
+            nets.synchronize(x)
             start = time.perf_counter()
             for _ in range(passes):
                 run()
-            synchronize(x)
+            nets.synchronize(x)
             times.append((time.perf_counter() - start) / passes)
         return float(np.median(times))
 
     def summarize(self, results):
-        """All times, in seconds, and how much longer the DEQ takes."""
-
         def numbers(result: Result) -> dict[str, float]:
             (deq,) = matching(results, {**result.point, "network": "deq"})
             found: dict[str, float] = {}
             for kind in _KINDS:
-                found[kind] = float(result.arrays[kind])
+                found[kind] = result.arrays[kind]
                 if result is not deq:
-                    found[f"{kind}_ratio"] = float(deq.arrays[kind] / result.arrays[kind])
+                    found[f"{kind}_ratio"] = deq.arrays[kind] / result.arrays[kind]
             return found
 
         return by_point(results, numbers)
 
     def claims(self, summary):
-        """How many times as long as its design a DEQ takes, over all sizes and widths."""
         least, words = {}, {}
         for kind in ("single", "epoch"):
             ratios = [v for k, v in summary.items() if re.search(f"_moments_.*_{kind}_ratio", k)]
             least[kind] = min(ratios)
             words[kind] = f"{short(min(ratios))} to {short(max(ratios))} times as long"
         section = "Ling 2024, Tables 1 and 2"
-        return (
-            Claim(
-                "Inference of a DEQ takes longer than of its design",
-                "“2 − 3×”, 1.5 to 3.2 in the table",
-                words["single"],
-                section,
-                (Criterion("at least 1.5 times as long", least["single"], least=1.5),),
-            ),
-            Claim(
-                "Training of a DEQ takes longer than of its design",
-                "16 to 266 times as long in the table",
-                words["epoch"],
-                section,
-                (
-                    Criterion("longer at every width", least["epoch"], least=1),
-                    Criterion("at least 16 times as long", least["epoch"], least=16),
-                ),
-                remark="our DEQ trains faster",
-            ),
+        yield Claim(
+            "Inference of a DEQ takes longer than of its design",
+            "“2 − 3×”, 1.5 to 3.2 in the table",
+            words["single"],
+            section,
+            (Criterion("at least 1.5 times as long", least["single"], least=1.5),),
+        )
+        asked = {"longer at every width": 1, "at least 16 times as long": 16}
+        yield Claim(
+            "Training of a DEQ takes longer than of its design",
+            "16 to 266 times as long in the table",
+            words["epoch"],
+            section,
+            tuple(Criterion(name, least["epoch"], least=times) for name, times in asked.items()),
+            remark="our DEQ trains faster",
         )
 
     def plot(self, results):
@@ -304,10 +259,11 @@ class Times(DEQs):
 
         def panel(axes: Axes, case: Point, kind: str) -> str:
             found = {n: matching(results, {**case, "network": n}) for n in self.networks}
-            rows = {_LABELS[n]: curve(own, "width", kind)[1] for n, own in found.items()}
-            draw_lines(axes, self.widths, {n: _UNITS[kind] * row for n, row in rows.items()})
+            words, unit = _KINDS[kind]
+            rows = {_LABELS[n]: unit * curve(own, "width", kind)[1] for n, own in found.items()}
+            draw_lines(axes, self.widths, rows)
             logarithmic_axes(axes, self.widths)
-            return f"{self.title_at(case)}, {case['pixels']} pixels: {_KINDS[kind]}"
+            return f"{self.title_at(case)}, {case['pixels']} pixels: {words}"
 
         size = 11.0, 2.6 * len(cases) + 0.5
         return draw_panels(cases, _KINDS, panel, size, x="width $m$", title=9, sharex=True)

@@ -1,7 +1,7 @@
 """Errors of equivalents and of designs against the number of samples: figures 1, 2 and 4."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
@@ -23,7 +23,7 @@ Kind = Literal["ck", "ntk"]
 
 PAPER_GROUPS = ("readout", "recurrent")  # the NTK of the paper, K* = G*/(1 − σ_a²Ė*), is theirs
 _REACH = 4.0  # of the activations that are shown, in units of input_norm
-_WORDS = {"hard_tanh": "hard tanh", "leaky_relu": "leaky ReLU", "sinusoid": "sinusoid"}
+_WORDS = {"hard_tanh": " → hard tanh", "leaky_relu": " → leaky ReLU", "sinusoid": " → sinusoid"}
 
 
 class Sample(NamedTuple):
@@ -37,11 +37,10 @@ class Sample(NamedTuple):
 def equivalent_of(
     form: str, deq: DEQ, sample: Sample, trainable: Sequence[str] = PAPER_GROUPS
 ) -> Equivalent:
-    """The equivalent in one of the forms.
+    """The equivalent, as in the ``paper`` or with ``norms``, or ``measured``.
 
-    ``paper``: the form with V of Theorems 3.3 and 3.4; ``norms``: shoal's form; both for the DEQ
-    centered at the τ_0 of the mixture, and with its constants. ``measured``: shoal's form for the
-    DEQ centered at the samples' own root mean square norm, and without knowing the mixture.
+    The last is that with norms, without knowing the mixture: for the DEQ centered at the samples'
+    own root mean square norm, not at the τ_0 of the mixture.
     """
     x, labels, mixture = sample
     options: dict[str, Any] = {}
@@ -66,9 +65,8 @@ def difference_norm(matrix: Tensor, less: Operator | None = None) -> float:
 @lru_cache(maxsize=64)
 def cached_design(deq: DEQ, input_norm: float, kind: Kind, family: str) -> shoal.designs.Design:
     """A design by moments; trials with the same mixture have it in common."""
-    return shoal.design(
-        deq, input_norm=input_norm, which=kind, method=shoal.designs.MomentMatching(family=family)
-    )
+    method = shoal.designs.MomentMatching(family=family)
+    return shoal.design(deq, input_norm=input_norm, which=kind, method=method)
 
 
 class SampleSizes(DEQs):
@@ -86,7 +84,6 @@ class SampleSizes(DEQs):
         return grid("trial", "n", activation=self.names, n=self.samples, trial=range(self.trials))
 
     def mixture(self, n: int) -> shoal.GaussianMixture:
-        """The mixture that ``n`` samples are drawn from."""
         return shoal.GaussianMixture.ling2024(round(self.ratio * n))
 
     def laws(self, results: Sequence[Result], name: str, key: str) -> dict[str, float]:
@@ -96,21 +93,18 @@ class SampleSizes(DEQs):
         largest = float(errors[n == n.max()].mean())
         return law.numbers(f"{name}_{key}") | {f"{name}_{key}_error": largest}
 
-    def draw(
-        self, axes: Axes, results: Sequence[Result], rows: Mapping[str, tuple[str, str]]
-    ) -> None:
-        """Errors against $n$, by their label: of which activation, and which."""
-        of = {n: matching(results, {"activation": n}) for n in self.names}
-        curves = {label: curve(of[name], "n", key) for label, (name, key) in rows.items()}
+    def draw(self, axes: Axes, results: Sequence[Result], rows: Sequence[tuple[str, str]]) -> None:
+        """Errors against $n$: of which activation, and which."""
+        curves = {}
+        for name, key in rows:
+            place = {"activation": name}
+            label = self.title_at(place) + _WORDS.get(key.partition("_")[2], "")
+            curves[label] = curve(matching(results, place), "n", key)
         draw_laws(axes, curves, "samples $n$", least=self.fit_from)
 
 
 class _EquivalentError(SampleSizes):
-    r"""Relative errors in spectral norm, $\|G^* - \bar G\| / \|G^*\|$, with exact kernels.
-
-    The paper estimates $G^*$ by networks of width $2^{12}$; here it is exact. It does not say the
-    slope of its leaky ReLU; 0.1 is ours.
-    """
+    r"""Relative errors in spectral norm, $\|G^* - \bar G\| / \|G^*\|$, with exact kernels."""
 
     activations: tuple[Activation, ...] = (
         ReLU(), Tanh(), Swish(), LeakyReLU(0.1)
@@ -168,40 +162,32 @@ class _EquivalentError(SampleSizes):
         titles = {"paper": "the form of Ling 2024", "norms": "the form with norms"}
         figure, panels = new_row(9.2, 4.6, len(titles), sharey=True)
         for axes, (form, title) in zip(panels, titles.items(), strict=True):
-            rows = {self.title_at({"activation": name}): (name, form) for name in self.names}
-            self.draw(axes, results, rows)
+            self.draw(axes, results, [(name, form) for name in self.names])
             axes.set_title(title)
         G = {"ck": "G", "ntk": "K"}[self.kind]
         panels[0].set_ylabel(rf"relative error $\|{G}^* - \bar{{{G}}}\| \, / \, \|{G}^*\|$")
         return figure
 
 
-@experiment(
-    "ling2024", "figure1", "Error of the equivalents of conjugate kernels against sample size"
-)
+@experiment("ling2024", "figure1")
 class CKError(_EquivalentError):
-    """Figure 1: the error of the conjugate kernel's equivalent against the number of samples."""
+    """Error of the equivalents of conjugate kernels against sample size."""
 
     kind = "ck"
 
 
-@experiment(
-    "ling2024", "figure4", "Error of the equivalents of tangent kernels against sample size"
-)
+@experiment("ling2024", "figure4")
 class NTKError(_EquivalentError):
-    """Figure 4: the same for the NTK of the paper, and (``all_``) with all weights trained."""
+    """Error of the equivalents of tangent kernels against sample size."""
 
     kind = "ntk"
 
 
-@experiment(
-    "ling2024", "figure2", "Activations and errors of designed networks against sample size"
-)
+@experiment("ling2024", "figure2")
 class DesignError(SampleSizes):
-    r"""Figure 2: relative errors of designed networks, $\|G^* - \Sigma\| / \|G^*\|$, exact kernels.
+    """Activations and errors of designed networks against sample size.
 
-    The designs are for both kernels of the centered DEQ, the NTK being that of all weights. The
-    paper has leaky ReLUs and hard tanh for the conjugate kernels.
+    The designs are for both kernels of the centered DEQ, the NTK being that of all weights.
     """
 
     families: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -225,22 +211,21 @@ class DesignError(SampleSizes):
         exact = shoal.kernel(shoal.centered(deq, input_norm=mixture.input_norm), x)
         sizes = {"ck": difference_norm(exact.ck), "ntk": difference_norm(exact.ntk)}
         found = {f"{kind}_size": size for kind, size in sizes.items()}
-        for kind, family in self._designs(point["activation"]):
-            design = cached_design(deq, mixture.input_norm, kind, family)
-            designed = shoal.kernel(design.architecture, x)
-            difference = getattr(designed, kind) - getattr(exact, kind)
-            del designed  # two matrices less while the norm is sought
-            found[f"{kind}_{family}"] = difference_norm(difference) / sizes[kind]
+        for name, kind, family in self._designs():
+            if name == point["activation"]:
+                design = cached_design(deq, mixture.input_norm, kind, family)
+                designed = shoal.kernel(design.architecture, x)
+                difference = getattr(designed, kind) - getattr(exact, kind)
+                del designed  # two matrices less while the norm is sought
+                found[f"{kind}_{family}"] = difference_norm(difference) / sizes[kind]
         return found
 
-    def _designs(self, name: str) -> list[tuple[Kind, str]]:
-        """Kernels and families of the designs of one DEQ."""
-        families = dict(self.families)
-        return [(k, f) for k in ("ck", "ntk") for f in families.get(f"{name}_{k}", ())]
+    def _designs(self) -> list[tuple[str, Kind, str]]:
+        """Activations, kernels and families."""
+        return [(*name.split("_"), one) for name, several in self.families for one in several]
 
     def summarize(self, results):
-        designs = [(name, *design) for name in self.names for design in self._designs(name)]
-        laws = [self.laws(results, name, f"{kind}_{family}") for name, kind, family in designs]
+        laws = [self.laws(results, name, f"{k}_{family}") for name, k, family in self._designs()]
         return {key: value for law in laws for key, value in law.items()}
 
     def claims(self, summary):
@@ -259,13 +244,7 @@ class DesignError(SampleSizes):
         figure, (left, *panels) = new_row(13.0, 4.4, 3)
         self._draw_activations(left)
         for axes, kind in zip(panels, ("ck", "ntk"), strict=True):
-            designs = [
-                (name, f) for name in self.names for k, f in self._designs(name) if k == kind
-            ]
-            rows = {
-                f"{self.title_at({'activation': name})} → {_WORDS[f]}": (name, f"{kind}_{f}")
-                for name, f in designs
-            }
+            rows = [(name, f"{k}_{family}") for name, k, family in self._designs() if k == kind]
             self.draw(axes, results, rows)
         panels[0].set_title("conjugate kernels")
         panels[1].set_title("tangent kernels, all weights trained")
@@ -280,10 +259,10 @@ class DesignError(SampleSizes):
             deq = self.deq({"activation": name})
             (centered,) = shoal.centered(deq, input_norm=input_norm).activations
             axes.plot(x, centered(x), "--", color=color, label=title_of(deq.activations[0]))
-            family = self._designs(name)[0][1]
+            family = dict(self.families)[f"{name}_ck"][0]
             layers = cached_design(deq, input_norm, "ck", family).architecture.activations
             for place, sigma in enumerate(layers):
-                label = f"its {_WORDS[family]} design" + f", layer {place + 1}" * (len(layers) > 1)
+                label = _WORDS[family] + f", layer {place + 1}" * (len(layers) > 1)
                 axes.plot(x, sigma(x), ("-", ":")[place], color=color, linewidth=1.6, label=label)
         axes.set(title="activations, of DEQs (dashed) and CK designs", xlabel="$x$")
         axes.legend(loc="upper left")

@@ -14,31 +14,23 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 import shoal
-from experiments.claims import Claim, Criterion, near_printed, short
-from experiments.drawing import COLORS, GRAY, Axes, draw_panels
+from experiments.claims import Claim, Criterion, short
+from experiments.drawing import COLORS, GRAY, Axes, draw_densities, draw_limiting, draw_panels
 from experiments.experiment import Arrays, Point, by_point, experiment, grid, matching
-from experiments.ling2024.sizes import (
-    PAPER_GROUPS,
-    Sample,
-    cached_design,
-    difference_norm,
-    equivalent_of,
-)
+from experiments.ling2024 import sizes
 from experiments.networks import DEQs, by_name, features, network_for
 from experiments.samples import image_pair
 from shoal.architectures import DEQ, Architecture
 from shoal.kernels import Kernels
 
-_BINS = 60
 _UNSTATED = "neither the scaling of images nor σ_b is stated; nearer with σ_b² = 0.2"
 
 
 def estimated_kernels(deq: DEQ, x: Tensor, *, width: int, seed: int) -> Kernels:
     r"""$G^*$ estimated by $z_i^\top z_j$, and $K^* = G^*/(1 - \sigma_a^2 \dot E^*)$ likewise.
 
-    $\dot E^*_{ij}$, the expectation of $\varphi'(u)\varphi'(v)$, is the mean over the units. This
-    is not the NTK of the finite network (:func:`shoal.empirical_kernel`), but what section 4 and
-    the caption of figure 4 describe, with a width of $2^{12}$.
+    $\dot E^*$ is the mean of $\varphi'(u)\varphi'(v)$ over the units: what section 4 describes,
+    not the NTK of the finite network.
     """
     network = network_for(deq, x, width=width, seed=seed)
     with torch.no_grad():
@@ -73,8 +65,7 @@ class Spectra(DEQs):
         def panel(axes: Axes, name: str, column: Point) -> str:
             (result,) = matching(results, {"activation": name, **column})
             self.draw(axes, result.arrays)
-            numbers = {key: float(result.arrays[key]) for key in self.norms}
-            words = self.told.format_map(numbers)
+            words = self.told.format_map({key: float(result.arrays[key]) for key in self.norms})
             if log:
                 return f"{self.title_at(result.point)}, {column['preprocessing']}\n{words}"
             printed = f", printed {self.printed[name]}" if name in self.comparable() else ""
@@ -82,38 +73,15 @@ class Spectra(DEQs):
 
         columns, log = self.columns(), self.logarithmic
         size = 3.1 * len(columns) + 0.6 if log else 7.0, 2.9 * len(self.activations)
-        y = "density of logarithms" if log else "density"
-        figure = draw_panels(
-            self.names, columns, panel, size, x="eigenvalue", y=y, title=9 if log else None,
-            legend=None,
-        )  # fmt: skip
-        figure.axes[0].legend(loc="upper right", fontsize=8 if log else None)
+        labels = {"x": "eigenvalue", "y": "density of logarithms" if log else "density"}
+        options = {"title": 9 if log else 11, "legend": None}
+        figure = draw_panels(self.names, columns, panel, size, **labels, **options)
+        figure.axes[0].legend(loc="upper right", fontsize=8)
         return figure
-
-    def draw_densities(self, axes: Axes, curves: Sequence[tuple[Any, dict[str, Any]]]) -> float:
-        """Densities of eigenvalues, each with its look, on an axis where single ones are seen.
-
-        Returns the height of a single eigenvalue in the widest bin.
-        """
-        every = np.concatenate([values for values, _ in curves])
-        least, largest = float(every.min()), float(every.max())
-        if self.logarithmic:
-            edges: Any = np.geomspace(0.9 * max(least, 1e-4 * largest), 1.1 * largest, _BINS)
-            axes.set_xscale("log")
-        else:
-            margin = 0.03 * (largest - least)
-            edges = np.linspace(least - margin, largest + margin, 2 * _BINS)
-        widths = np.diff(np.log(edges)) if self.logarithmic else np.diff(edges)
-        for values, look in curves:
-            axes.stairs(np.histogram(values, edges)[0] / (len(values) * widths), edges, **look)
-        single = float(1 / (len(curves[0][0]) * widths.max()))
-        axes.set_yscale("log")
-        axes.set_ylim(bottom=0.5 * single)
-        return single
 
 
 class MixtureSpectra(Spectra):
-    """Matrices of samples of the paper's mixture; the figure shows the first trial."""
+    """On samples of the paper's mixture; the figure shows the first trial."""
 
     free = "trials"
 
@@ -128,16 +96,15 @@ class MixtureSpectra(Spectra):
     def points(self):
         return grid("trial", activation=self.names, trial=range(self.trials))
 
-    def sample(self, point: Point, seed: int) -> Sample:
+    def sample(self, point: Point, seed: int) -> sizes.Sample:
         mixture = shoal.GaussianMixture.ling2024(self.features)
-        return Sample(*mixture.sample(self.samples, seed), mixture)
+        return sizes.Sample(*mixture.sample(self.samples, seed), mixture)
 
     def summarize(self, results):
         summary: dict[str, float] = {}
         for name in self.names:
-            chosen = [r.arrays for r in matching(results, {"activation": name})]
             for key in self.norms:
-                values = [float(arrays[key]) for arrays in chosen]
+                values = [r.arrays[key] for r in matching(results, {"activation": name})]
                 summary[f"{name}_{key}"] = float(np.mean(values))
                 summary[f"{name}_{key}_deviation"] = float(np.std(values))
             if name in self.comparable():
@@ -180,10 +147,10 @@ class ImageSpectra(Spectra):
     def points(self):
         return grid("preprocessing", activation=self.names, preprocessing=self.preprocessings)
 
-    def sample(self, point: Point, seed: int) -> Sample:
+    def sample(self, point: Point, seed: int) -> sizes.Sample:
         chosen = self.dataset, "train", self.samples, self.seed, self.digits, torch.float64
         x, labels = image_pair(*chosen)
-        return Sample(PREPROCESSINGS[point["preprocessing"]](x.flatten(1)), labels)
+        return sizes.Sample(PREPROCESSINGS[point["preprocessing"]](x.flatten(1)), labels)
 
     def summarize(self, results):
         summary = by_point(results, lambda r: {key: float(r.arrays[key]) for key in self.norms})
@@ -191,61 +158,58 @@ class ImageSpectra(Spectra):
 
 
 class _EquivalentSpectra(Spectra):
-    """Kernels and their equivalents.
-
-    The first of ``forms`` decides where the DEQ of the estimate is centered; the errors of ``way``
-    are claimed, with a remark.
-    """
+    """Kernels and their equivalents; the first of ``forms`` says where the DEQ is centered."""
 
     def claims(self, summary):
         place, way, decimals, more, remark = self.claimed
         found = {name: summary[f"{name}_{way}exact_paper"] for name in self.printed}
+        criteria = tuple(
+            Criterion(f"{name} within {words} of {value:g}", found[name], low * value, high * value)
+            for name, value in self.printed.items()
+            for words, low, high in (("10%", 0.9, 1.1), ("a factor of 2", 0.5, 2.0))
+        )
         yield Claim(
             f"Error of the {self.kind.upper()} equivalents: ReLU, Tanh, {place}",
             ", ".join(f"{value:.2f}" for value in self.printed.values()),
             ", ".join(format(value, decimals) for value in found.values()) + more,
             f"Ling 2024, Figure {self.name[1][-1]}",
-            near_printed(found, self.printed),
+            criteria,
             remark=remark,
         )
 
-    def compare(self, deq: DEQ, sample: Sample, seed: int) -> Mapping[str, Any]:
-        """Errors with exact and estimated kernels, the noise of the estimate, and eigenvalues.
+    def compare(self, deq: DEQ, sample: sizes.Sample, seed: int) -> Mapping[str, Any]:
+        """Absolute errors with exact and estimated kernels, and eigenvalues.
 
-        ``exact_FORM`` and ``estimate_FORM`` are absolute errors of equivalents, ``noise`` is the
-        norm of the difference of the two kernels and ``size`` that of the exact one. ``density``
-        at ``grid``, and ``spikes``, are predicted where the mixture is known.
+        ``noise`` is the norm of the difference of the two kernels. The density is predicted where
+        the mixture is known.
         """
         matrices: dict[Architecture, Tensor] = {}
         operators = {}
         for form in self.forms:
-            eq = equivalent_of(form, deq, sample)
+            eq = sizes.equivalent_of(form, deq, sample)
             centered = shoal.centered(deq, input_norm=eq.coefficients.input_norm)
             if centered not in matrices:
-                kernels = shoal.kernel(centered, sample.x, trainable=PAPER_GROUPS)
+                kernels = shoal.kernel(centered, sample.x, trainable=sizes.PAPER_GROUPS)
                 matrices[centered] = getattr(kernels, self.kind)
             operators[form] = centered, getattr(eq, self.kind)
         first, exact = next(iter(matrices.items()))
         estimates = estimated_kernels(first, sample.x, width=self.width, seed=seed)
         estimate = getattr(estimates, self.kind)
         found: dict[str, Any] = {
-            "size": difference_norm(exact),
-            "noise": difference_norm(estimate - exact),
+            "size": sizes.difference_norm(exact),
+            "noise": sizes.difference_norm(estimate - exact),
             "equivalent": operators[self.forms[0]][1].eigvalsh(),
             "exact": torch.linalg.eigvalsh(exact),
             "estimate": torch.linalg.eigvalsh(estimate),
         }
         for form, (centered, operator) in operators.items():
-            found[f"exact_{form}"] = difference_norm(matrices[centered], operator)
+            found[f"exact_{form}"] = sizes.difference_norm(matrices[centered], operator)
             if centered == first:
-                found[f"estimate_{form}"] = difference_norm(estimate, operator)
+                found[f"estimate_{form}"] = sizes.difference_norm(estimate, operator)
         if (mixture := sample.mixture) is not None:
-            options = {
-                "n": len(sample.x),
-                "trainable": PAPER_GROUPS,
-                "input_norm": mixture.input_norm,
-            }
-            predicted = getattr(shoal.spectrum(deq, mixture, **options), self.kind)
+            options = {"trainable": sizes.PAPER_GROUPS, "input_norm": mixture.input_norm}
+            predicted = shoal.spectrum(deq, mixture, n=len(sample.x), **options)
+            predicted = getattr(predicted, self.kind)
             places = [np.linspace(low, high, 400) for low, high in predicted.edges]
             found["grid"] = np.concatenate(places)
             found["density"] = predicted.density(found["grid"])
@@ -253,18 +217,16 @@ class _EquivalentSpectra(Spectra):
         return found
 
     def draw(self, axes: Axes, arrays: Arrays) -> None:
-        """Exact kernel, its estimate, the equivalent and the predicted density, if there is one."""
         looks: dict[str, dict[str, Any]] = {
             "exact": {"color": COLORS[5], "fill": True, "label": "exact kernel"},
             "estimate": {"color": GRAY, "linewidth": 1.0, "label": "estimate"},
             "equivalent": {"color": COLORS[1], "linewidth": 1.2, "label": "equivalent"},
         }
-        single = self.draw_densities(axes, [(arrays[name], look) for name, look in looks.items()])
+        curves = [(arrays[name], look) for name, look in looks.items()]
+        single = draw_densities(axes, curves, self.logarithmic)
         if "density" in arrays:
-            density = np.where(arrays["density"] > 0, arrays["density"], np.nan)
-            axes.plot(arrays["grid"], density, color="black", lw=1.2, label="predicted density")
-            heights = np.full(len(arrays["spikes"]), 1.2 * single)
-            axes.plot(arrays["spikes"], heights, "kv", markersize=4, label="predicted isolated")
+            parts = (arrays[name] for name in ("grid", "density", "spikes"))
+            draw_limiting(axes, *parts, 1.2 * single)
 
 
 class _OnMixture(_EquivalentSpectra, MixtureSpectra):
@@ -276,12 +238,6 @@ class _OnMixture(_EquivalentSpectra, MixtureSpectra):
 
 
 class _OnImages(_EquivalentSpectra, ImageSpectra):
-    """The mixture is not known.
-
-    The form of the paper takes its constants from estimates, that with norms (``measured``) from
-    the samples. Claimed is the preprocessing that is nearest.
-    """
-
     forms = ("paper", "measured")
     norms = ("exact_paper", "exact_measured", "estimate_paper", "noise", "size")
     told = "error {exact_paper:.3g}, with norms {exact_measured:.3g}"
@@ -289,59 +245,47 @@ class _OnImages(_EquivalentSpectra, ImageSpectra):
                _UNSTATED)  # fmt: skip
 
 
-_TITLE = "Eigenvalues of {} kernels and of their equivalents, {}"
-
-
-@experiment("ling2024", "figure5", _TITLE.format("conjugate", "mixture"))
+@experiment("ling2024", "figure5")
 class CKSpectra(_OnMixture):
-    """Figure 5, left: conjugate kernels on the Gaussian mixture."""
+    """Eigenvalues of conjugate kernels and of their equivalents, mixture."""
 
     kind, printed = "ck", {"relu": 0.26, "tanh": 0.81}
 
 
-@experiment("ling2024", "figure6", _TITLE.format("tangent", "mixture"))
+@experiment("ling2024", "figure6")
 class NTKSpectra(_OnMixture):
-    """Figure 6, left: tangent kernels on the Gaussian mixture."""
+    """Eigenvalues of tangent kernels and of their equivalents, mixture."""
 
     kind, printed = "ntk", {"relu": 0.34, "tanh": 0.76}
 
 
-@experiment("ling2024", "mnist-figure5", _TITLE.format("conjugate", "MNIST"))
+@experiment("ling2024", "mnist-figure5")
 class CKImageSpectra(_OnImages):
-    """Figure 5, right: conjugate kernels on two digits of MNIST."""
+    """Eigenvalues of conjugate kernels and of their equivalents, MNIST."""
 
     kind, printed = "ck", {"relu": 1.80, "tanh": 2.02}
 
 
-@experiment("ling2024", "mnist-figure6", _TITLE.format("tangent", "MNIST"))
+@experiment("ling2024", "mnist-figure6")
 class NTKImageSpectra(_OnImages):
-    """Figure 6, right: tangent kernels on two digits of MNIST."""
+    """Eigenvalues of tangent kernels and of their equivalents, MNIST."""
 
     kind, printed = "ntk", {"relu": 3.93, "tanh": 4.82}
 
 
 class _DesignSpectra(Spectra):
-    r"""Conjugate kernels of DEQs and of their designs.
-
-    The DEQ is centered, and the design is made, at the mixture's $\tau_0$, or else at the samples'
-    root mean square norm.
-    """
+    r"""Conjugate kernels of DEQs and of their designs, at $\tau_0$ or the samples' own norm."""
 
     norms = ("exact", "estimate", "deq_noise", "design_noise", "size")
 
     families: tuple[str, ...] = ("leaky_relu", "hard_tanh")  # one for each activation
 
-    def compare(self, deq: DEQ, sample: Sample, seed: int) -> Mapping[str, Any]:
-        r"""Spectral norms and eigenvalues of the conjugate kernels of both networks.
-
-        ``exact`` is $\|G^* - \Sigma\|$ and ``estimate`` the same for kernels that are estimated by
-        one network of each kind, as in the paper; ``deq_noise`` and ``design_noise`` are the norms
-        of what the estimates are off, and ``size`` is $\|G^*\|$.
-        """
+    def compare(self, deq: DEQ, sample: sizes.Sample, seed: int) -> Mapping[str, Any]:
+        r"""$\|G^* - \Sigma\|$ of exact kernels, and of estimates by one network of each kind."""
         x, known = sample.x, sample.mixture
         input_norm = float(x.square().sum(1).mean().sqrt()) if known is None else known.input_norm
         (name,) = by_name(deq.activations)
-        design = cached_design(deq, input_norm, "ck", self.families[self.names.index(name)])
+        design = sizes.cached_design(deq, input_norm, "ck", self.families[self.names.index(name)])
         exact, designed = design.kernels(x)
         estimate = estimated_kernels(design.original, x, width=self.width, seed=seed).ck
         z = features(network_for(design.architecture, x, width=self.width, seed=seed + 1), x)
@@ -350,7 +294,7 @@ class _DesignSpectra(Spectra):
             "exact": exact - designed, "estimate": estimate - other,
             "deq_noise": estimate - exact, "design_noise": other - designed, "size": exact,
         }  # fmt: skip
-        found: dict[str, Any] = {key: difference_norm(m) for key, m in differences.items()}
+        found: dict[str, Any] = {key: sizes.difference_norm(m) for key, m in differences.items()}
         pairs = {"deq": exact, "design": designed}
         pairs |= {"deq_estimate": estimate, "design_estimate": other}
         return found | {f"{k}_eigenvalues": torch.linalg.eigvalsh(m) for k, m in pairs.items()}
@@ -380,7 +324,6 @@ class _DesignSpectra(Spectra):
         )
 
     def draw(self, axes: Axes, arrays: Arrays) -> None:
-        """Densities of the eigenvalues of both exact kernels, and of both estimates."""
         thin = {"color": GRAY, "linewidth": 0.9}
         looks: dict[str, dict[str, Any]] = {
             "deq": {"color": COLORS[5], "fill": True, "label": "DEQ"},
@@ -388,21 +331,22 @@ class _DesignSpectra(Spectra):
             "deq_estimate": {"label": "DEQ, estimated", **thin},
             "design_estimate": {"label": "design, estimated", "linestyle": ":", **thin},
         }
-        self.draw_densities(axes, [(arrays[f"{k}_eigenvalues"], look) for k, look in looks.items()])
+        curves = [(arrays[f"{name}_eigenvalues"], look) for name, look in looks.items()]
+        draw_densities(axes, curves, self.logarithmic)
 
 
-@experiment("ling2024", "figure7", "Eigenvalues of DEQs and of their designs, mixture")
+@experiment("ling2024", "figure7")
 class DesignSpectra(_DesignSpectra, MixtureSpectra):
-    """Figure 7, left: on the Gaussian mixture."""
+    """Eigenvalues of DEQs and of their designs, mixture."""
 
     printed = {"relu": 0.32, "tanh": 0.88}
     place = ("mixture", "")
     told = "$\\|G^* - \\Sigma\\|$ = {exact:.2g}, estimated {estimate:.2f}"
 
 
-@experiment("ling2024", "mnist-figure7", "Eigenvalues of DEQs and of their designs, MNIST")
+@experiment("ling2024", "mnist-figure7")
 class DesignImageSpectra(_DesignSpectra, ImageSpectra):
-    """Figure 7, right: on two digits of MNIST, for several preprocessings."""
+    """Eigenvalues of DEQs and of their designs, MNIST."""
 
     printed = {"relu": 2.34, "tanh": 4.79}
     place = ("MNIST, `pixels`", "pixels_")

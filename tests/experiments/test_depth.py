@@ -9,7 +9,7 @@ from torch import Tensor, nn
 import shoal
 from experiments.depth.networks import Stack
 from experiments.depth.tasks import task
-from experiments.depth.training import Recipe, Setting, compared, student, trained
+from experiments.depth.training import Setting, compared, student, trained
 from experiments.experiment import Result
 
 CPU = torch.device("cpu")
@@ -89,7 +89,7 @@ def test_a_network_learns_and_a_step_size_of_zero_changes_nothing() -> None:
         solver=shoal.Picard(), seed=0, device=CPU, **options,
     )  # fmt: skip
     before = [p.detach().clone() for p in net.parameters()]
-    trained(net, found, Recipe("adam", (0.0, 0.05), 60, 50), 0)
+    trained(net, found, "adam", (0.0, 0.05), 60, 50, seed=0)
     with torch.no_grad():
         x = found.x[found.test[0]][:, None].expand(-1, 2, -1)
         right = (net(x).argmax(-1) == found.y[found.test[0]][:, None]).double().mean(0)

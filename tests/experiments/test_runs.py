@@ -20,7 +20,7 @@ import shoal
 from experiments.__main__ import main
 from experiments.experiment import Experiment, find, plain, registered, seed_of
 from experiments.findings.widths import GroupError, WidthError
-from experiments.runner import Run, collect
+from experiments.runner import Run
 
 ROOT = Path(__file__).parents[2]
 SMALL = WidthError(widths=(8, 16), draws=3, samples=4, features=4)
@@ -52,7 +52,7 @@ def test_every_quick_run_ends_with_a_record_and_a_figure(
 ) -> None:
     run = Run(kind.quick(), tmp_path)
     run.execute()
-    assert [r.point for r in collect(run.experiment, run.folder)[0]] == run.experiment.points()
+    assert [r.point for r in run.results()[0]] == run.experiment.points()
     assert run.record["summary"]
     assert all(math.isfinite(value) for value in run.record["summary"].values())
     assert (run.folder / "figure.png").read_bytes().startswith(b"\x89PNG")

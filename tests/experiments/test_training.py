@@ -42,15 +42,15 @@ def test_wide_kernels_are_those_of_wide_networks(name: str) -> None:
 def test_full_batches_are_gradient_descent() -> None:
     x, y, watched = unit_inputs(7, 3, 0), unit_inputs(7, 2, 0), unit_inputs(9, 3, 0)
     net, twin = (make(TANH, x, width=32, out_features=2, seed=1) for _ in range(2))
-    done = full_batch(net, x, y, step_size=0.3, steps=(0, 2), from_zero=True, watched=watched)
+    outputs, _ = full_batch(net, x, y, step_size=0.3, steps=(0, 2), from_zero=True, watched=watched)
     before, shift = twin(x).detach(), twin(watched).detach()
     optimizer = torch.optim.SGD(twin.parameters(), lr=0.3)
     for _ in range(2):
         optimizer.zero_grad()
         ((twin(x) - before - y).square().sum() / (2 * len(x))).backward()
         optimizer.step()
-    assert float(done.outputs[0].abs().max()) < 1e-10
-    assert torch.allclose(done.outputs[1], twin(watched) - shift, atol=1e-10)
+    assert float(outputs[0].abs().max()) < 1e-10
+    assert torch.allclose(outputs[1], twin(watched) - shift, atol=1e-10)
 
 
 @pytest.mark.parametrize("name", ["deq", "naive"])
@@ -135,11 +135,11 @@ def test_implicit_networks_keep_their_norm_and_are_tested_on_the_way(quick_run) 
     task = experiment.task("digits")
     seed = seed_of(experiment, result.point)
     net = shoal.build(experiment.architecture(784), in_features=784, width=128, seed=seed)
-    done = full_batch(
+    outputs, _ = full_batch(
         net, task.x, task.y[:, None], step_size=float(result.arrays["step_size"]) * len(task.x),
         steps=(0, 20, 40), from_zero=False, watched=task.test[0],
     )  # fmt: skip
-    errors = done.outputs[:, :, 0].double() - task.test[1]
+    errors = outputs[:, :, 0].double() - task.test[1]
     expected = errors.square().mean(1).numpy() / 2
     assert result.arrays["test"][[0, 2, 4]] == pytest.approx(expected, rel=1e-3)
 

@@ -31,9 +31,11 @@ def test_the_interval_covers_the_slope_as_often_as_it_says() -> None:
 @pytest.mark.parametrize(
     "experiment",
     [
-        WidthError(RELU, widths=(32, 128, 512), draws=12, samples=16, features=16),
-        GroupError(NETWORKS, widths=(32, 96, 288), draws=10, samples=6, features=8),
-        ConvWidthError(CONV, widths=(16, 64, 256), draws=10, samples=4, channels=2, pixels=4),
+        WidthError(architecture=RELU, widths=(32, 128, 512), draws=12, samples=16, features=16),
+        GroupError(architectures=NETWORKS, widths=(32, 96, 288), draws=10, samples=6, features=8),
+        ConvWidthError(
+            architecture=CONV, widths=(16, 64, 256), draws=10, samples=4, channels=2, pixels=4
+        ),
     ],
     ids=lambda experiment: experiment.name[1],
 )
