@@ -63,6 +63,16 @@ def test_data_are_summarized() -> None:
     assert found.norms[0] < 1 < found.norms[-1]
 
 
+def test_features_that_repeat_others_explain_nothing() -> None:
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(20, 6, generator=draw, dtype=torch.float64)
+    y = torch.randn(20, generator=draw, dtype=torch.float64)
+    repeated = torch.cat([x, x, x], 1)
+    once, thrice = (population_of(Inputs(t - t.mean(0), y, "made")) for t in (x, repeated))
+    assert thrice.noise == pytest.approx(once.noise, rel=1e-9)
+    assert sum(thrice.signal) == pytest.approx(sum(once.signal), rel=1e-9)
+
+
 def test_groups_keep_the_trace_of_many_directions() -> None:
     x = torch.randn(600, 400, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     found = population_of(Inputs(x - x.mean(0), name="wide"))

@@ -99,9 +99,9 @@ CSV = {
     "infinite target": ("1,2,0.5\n3,4,inf\n", {}, "numbers as labels, got 'inf' in line 2"),
     "text for regression": ("1,2,1\n3,4,x\n", {"regression": True}, "got 'x' in line 2, column 2"),
     "unclear header": ("0,1,label\n3,4,1\n", {}, "the first row may be a header"),
-    "no such column": ("1,2\n3,4\n", {"label": 2}, "a column 2, got 2 columns"),
-    "no such name": ("a,b\n3,4\n", {"label": "c"}, "named 'c', got the columns 'a', 'b'"),
-    "name twice": ("a,a\n3,4\n", {"label": "a"}, "one column named 'a', got the columns"),
+    "no such column": ("1,2\n3,4\n", {"label": 2}, "a column for label=2, got 2 columns"),
+    "no such name": ("a,b\n3,4\n", {"label": "c"}, "label='c', got the columns 'a', 'b'"),
+    "name twice": ("a,a\n3,4\n", {"label": "a"}, "one column for label='a', got the columns"),
     "open quote": ('1,2\n3,"4', {}, "CSV, got unexpected end of data in line 2"),
     "not UTF-8": (b"1,\xff\xfe\n", {}, "text in UTF-8"),
 }

@@ -198,10 +198,12 @@ def test_estimates_must_fit() -> None:
         (([[1.0, 2.0]], [1.0, 2.0]), ValueError, "one for each of the 1 classes, .* got 2"),
         (([[1.0, 2.0]], np.ones(3)), ValueError, "covariances must have dimension 2, got 3"),
         (([[1.0, 2.0]], np.ones((1, 2, 2))), ValueError, r"vectors or matrices, got \(1, 2, 2\)"),
-        (([[1.0, 2.0]], -1.0), ValueError, "variance must be >= 0"),
+        (([[1.0, 2.0]], -1.0), ValueError, "covariances must be >= 0"),
+        (([[1.0, 2.0]], np.array([1.0, -1.0])), ValueError, "covariances must be >= 0"),
         (([[1.0, 2.0]], None), TypeError, "covariances must be a tensor, an array"),
         (([[1.0, 2.0]], True), TypeError, "covariances must be a tensor, an array"),
         (([[1.0, 2.0]], 1.0, [0.0]), ValueError, "proportions must be > 0, got 0"),
+        (([[1.0], [2.0]], 1.0, [0.5, 0.6]), ValueError, "proportions must sum to 1 or be whole"),
         (([[1.0, 2.0]], 1.0, [0.5, 0.5]), ValueError, "each of the 1 classes, got shape"),
     ],
 )

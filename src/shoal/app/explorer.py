@@ -108,11 +108,12 @@ def population_of(data: Inputs) -> Population:
         raise ValueError(f"data must not be zero everywhere, got {data.name}")
     components, sizes, _ = torch.linalg.svd(x / scale, full_matrices=False)
     values = sizes.square() * p / n
-    linear, noise, target = _linear_part(data, components)
+    rank = int((values > _ROUNDING * values[0]).sum())  # the other components are any vectors
+    linear, noise, target = _linear_part(data, components[:, :rank])
     padded = torch.zeros(p, dtype=torch.float64)
-    padded[: len(values)] = torch.where(values > _ROUNDING * values[0], values, 0.0)
+    padded[:rank] = values[:rank]
     signal = torch.zeros_like(padded)
-    signal[: len(values)] = linear
+    signal[:rank] = linear
     if data.y is None:  # a linear function without a preferred direction
         signal = padded / padded.sum()
     grouped = _grouped(padded.flip(0), signal.flip(0))

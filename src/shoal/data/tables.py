@@ -193,13 +193,13 @@ def _rows(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
 def _column(path: Path, first: list[str], label: str | int, header: bool) -> int:
     if isinstance(label, int):
         if not -len(first) <= label < len(first):
-            raise damaged(path, f"a column {label}", f"{len(first)} columns")
+            raise damaged(path, f"a column for label={label}", f"{len(first)} columns")
         return label % len(first)
     if not header:
         raise ValueError(f"label must be an index if there is no header, got {label!r}")
     if first.count(label) != 1:
         names = ", ".join(map(reprlib.repr, first[:20]))
-        raise damaged(path, f"one column named {label!r}", f"the columns {names}")
+        raise damaged(path, f"one column for label={label!r}", f"the columns {names}")
     return first.index(label)
 
 

@@ -297,14 +297,18 @@ def _low_rank(centered: Tensor, rank: int | None) -> LowRankCovariance:
 def as_covariance(name: str, value: object, dimension: int) -> Covariance:
     """A number, a vector of variances, a matrix or a covariance, as a covariance."""
     if isinstance(value, Real) and not isinstance(value, bool):
-        result: Covariance = ScalarCovariance(real(name, value), dimension)
+        result: Covariance = ScalarCovariance(real(name, value, at_least=0.0), dimension)
     elif isinstance(value, Covariance):
         result = value
     else:
         tensor = numbers(name, value)
         if tensor.dim() not in (1, 2):
             raise ValueError(f"{name} must be vectors or matrices, got {tuple(tensor.shape)}")
-        result = DiagonalCovariance(tensor) if tensor.dim() == 1 else FullCovariance(tensor)
+        result = (
+            DiagonalCovariance(non_negative(name, tensor))
+            if tensor.dim() == 1
+            else FullCovariance(tensor)
+        )
     return check_dimension(name, result, dimension)
 
 

@@ -31,7 +31,8 @@ class GaussianMixture:
         covariances: The $C_a$. A list or tuple holds one for each class: a number for a multiple of
             the identity, a vector for a diagonal, a matrix, or a ``Covariance``. Anything else,
             tensors and arrays included, is one covariance for all classes.
-        proportions: Positive weights of the classes, which are scaled to sum 1; equal by default.
+        proportions: Positive shares of the classes, of sum 1, or whole numbers of samples; equal by
+            default.
         classes: Different labels of the classes, 0, 1, ... by default.
         estimates: Statistics that stand for those of the parameters, as in :meth:`fit`.
 
@@ -278,7 +279,10 @@ def _proportions(proportions: object, count: int) -> Tensor:
             f"got shape {tuple(weights.shape)}"
         )
     real("proportions", float(weights.min()), above=0.0)
-    return weights / weights.sum()
+    total = float(weights.sum())
+    if abs(total - 1) > 1e-6 and bool((weights != weights.round()).any()):
+        raise ValueError(f"proportions must sum to 1 or be whole numbers, got the sum {total:g}")
+    return weights / total
 
 
 def _classes(classes: Sequence[Class] | None, count: int) -> tuple[Class, ...]:

@@ -98,7 +98,7 @@ class _Run:
                 look = min(self.forecast.worth, solver.max_steps)
             else:
                 evaluation, near = self.problem.evaluate_to_look(self.z)
-                self._look(evaluation, step, together=near is not None)
+                self._look(evaluation, step, together=near is not None or self.problem.may_mix)
                 if records.running == 0:
                     return records.outcome(evaluations, near)
                 near = None  # whose graph is no longer needed

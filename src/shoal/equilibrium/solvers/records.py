@@ -162,14 +162,15 @@ class Records:
         """The codes of the batch, or ``None`` if all run on or all have converged at once."""
         size = np.fmin(size, _LARGEST)  # a norm may overflow where no number does
         excess = residual / (size * self.limits.rtol + self._atol)
-        if together and self._rows is None and (excess <= 1).all():
+        calm = bool((size <= WORSE * self._first).all())
+        if together and calm and self._rows is None and (excess <= 1).all():
             self._reopen()
         if self._codes is not None:
             excess[self._codes != RUNNING] = 0.0  # whatever has become of them
         worst = float(excess.max())
         # mostly it is enough to know that no sample is worse than before, or large
         falls = worst < self.worst and step < min(self._thorough, self.max_steps)
-        if (falls or worst <= 1) and (step == 0 or (size <= WORSE * self._first).all()):
+        if (falls or worst <= 1) and (step == 0 or calm):
             return self._sort(excess, worst)
         self._thorough = step + PATIENCE // 3
         codes = self._codes_of(residual, size, excess, step)
