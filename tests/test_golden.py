@@ -7,6 +7,7 @@ import pytest
 import golden
 
 
+@pytest.mark.thorough("design_", "exported_network")
 @pytest.mark.parametrize("name", golden.CALLS)
 def test_values_are_those_that_were_stored(name: str) -> None:
     call = golden.CALLS[name]

@@ -141,6 +141,7 @@ class Bent(Activation):
         return torch.relu(x - self.at)
 
 
+@pytest.mark.thorough
 def test_parameters_tell_activations_apart():
     assert Bent(0.7) == Bent(0.7) != Bent(1.9)
     for at in (0.7, 1.9):

@@ -142,6 +142,7 @@ def test_a_bug_is_not_called_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(CliRunner().invoke(app, ["design"]).exception, KeyError)
 
 
+@pytest.mark.thorough
 def test_a_reader_that_has_read_enough_ends_it_quietly() -> None:
     command = f"{sys.executable} -m shoal design --help | head -n 1"
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True)

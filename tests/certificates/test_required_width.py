@@ -79,6 +79,7 @@ def test_experience_needs_less_than_certificates_and_these_less_than_theorems() 
     assert found.empirical <= found.certified < found.theorems[FLOW]
 
 
+@pytest.mark.thorough
 def test_no_width_makes_a_contraction_of_a_large_variance() -> None:
     x, y = sphere(2, 1e-60)
     large = shoal.DEQ.ling2023(weight_variance=0.3, in_features=10)

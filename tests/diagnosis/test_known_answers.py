@@ -230,6 +230,7 @@ def test_solvers_that_stop_early_do_not_make_two_equilibria_of_one(
         assert off < 3 * error + 1e-2
 
 
+@pytest.mark.thorough
 def test_what_only_looks_like_an_equilibrium_is_said_to_be_vague() -> None:
     # far out z + 1 / (1 + z^2) hardly moves: within every tolerance, and nowhere at rest
     d = shoal.diagnose(lambda z: z + 1 / (1 + z * z), torch.ones(1, 1, dtype=torch.float64))
@@ -289,6 +290,7 @@ def test_every_state_is_an_equilibrium_of_the_identity() -> None:
     assert min(d.spectrum.nearest_one) == 0
 
 
+@pytest.mark.thorough
 def test_words_claim_no_more_than_was_measured() -> None:
     turn = torch.tensor([[0.0, -1.0], [1.0, 0.0]], dtype=torch.float64)
     turning = shoal.diagnose(lambda z: z @ turn.T, torch.ones(1, 2, dtype=torch.float64))
@@ -316,6 +318,7 @@ def test_json_holds_all_and_is_json() -> None:
     ]
 
 
+@pytest.mark.thorough("20-", "5-")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("rank", [1, 2, 5, 20])
 def test_eigenvalues_of_jacobians_of_low_rank(rank, dtype):

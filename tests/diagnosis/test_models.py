@@ -259,6 +259,7 @@ def test_gradients_are_there_where_none_are_recorded() -> None:
     assert len(costs) == 6
 
 
+@pytest.mark.thorough
 def test_a_model_that_returns_more_than_its_output() -> None:
     class Both(Classifier):
         def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -44,6 +44,7 @@ def fixed_point_of_tanh(solver=None, gradient=None, **others):
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # of dynamo's
 def test_compilation_of_what_surrounds_it():
     u, w = tensors()

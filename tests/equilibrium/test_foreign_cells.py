@@ -60,6 +60,7 @@ def test_it_is_an_equilibrium(kind):
         torch.testing.assert_close(left, right, rtol=1e-9, atol=1e-10)
 
 
+@pytest.mark.thorough
 @forward_mode
 @every_cell
 def test_gradients_in_both_modes(kind):
@@ -97,6 +98,7 @@ def losses(layer, z0, inputs, named):
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", [Normalized, MultiScale, Parametrized], ids=lambda k: k.__name__)
 def test_training(kind):
     """It learns what another of its kind does: of the loss at most 0.5% are left, as measured."""

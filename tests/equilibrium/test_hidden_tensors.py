@@ -71,6 +71,7 @@ TRANSFORMS = {
 }
 
 
+@pytest.mark.thorough("within")
 @forward_mode
 @pytest.mark.parametrize("transform", TRANSFORMS.values(), ids=TRANSFORMS.keys())
 @pytest.mark.parametrize("function", [hidden, within])

@@ -44,6 +44,7 @@ def derivative(function, modes, arguments):
     return function
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("modes", [*product(MODES, MODES)], ids=" of ".join)
 @pytest.mark.parametrize("arguments", [(0, 0), (1, 0), (0, 1), (1, 1)], ids=str)
 def test_second_derivatives(modes, arguments):

@@ -45,6 +45,7 @@ def test_a_basis_of_probes_gives_the_norm_of_the_explicit_jacobian(kind):
     assert found.item() == pytest.approx(explicit(layer, z, inputs, named), rel=1e-10)
 
 
+@pytest.mark.thorough
 @every_cell
 def test_random_probes_give_it_in_the_mean(kind):
     layer, z, inputs, named = prepared(kind)

@@ -100,7 +100,7 @@ def test_the_linear_network_is_the_gram_matrix() -> None:
     assert readout.edges == pytest.approx(ck.edges)
 
 
-@pytest.mark.thorough("1000")
+@pytest.mark.thorough("1000", "ReLU")
 @pytest.mark.parametrize("center", [True, False])
 @pytest.mark.parametrize("n", [300, 1000])
 @pytest.mark.parametrize(

@@ -133,6 +133,7 @@ CASES = {
 }
 
 
+@pytest.mark.thorough("equilibrium inside", "on all samples")
 @pytest.mark.parametrize("case", CASES)
 def test_interrupted_runs_continue(tmp_path, case):
     make, options = CASES[case]

@@ -82,6 +82,7 @@ def test_interrupted_runs_continue(tmp_path, architecture, method, step_size, dt
     assert os.listdir(tmp_path) == ["run"]
 
 
+@pytest.mark.thorough
 def test_killed_runs_leave_a_whole_checkpoint(tmp_path) -> None:
     """Five kills at random moments; then the run continues as if there had been none."""
     path = tmp_path / "run"

@@ -87,7 +87,7 @@ def test_the_ridge_is_chosen_for_all_samples(criterion):
         assert float(curve.test_error[1]) == pytest.approx(path.score("loo"), rel=1e-9)
 
 
-@pytest.mark.thorough("ck")
+@pytest.mark.thorough
 @pytest.mark.parametrize("which", ["ck", "ntk"])
 def test_bias_and_variance_of_many_training_sets(which):
     ridge, n, sets = 0.02, 100, 60

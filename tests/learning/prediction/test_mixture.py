@@ -120,7 +120,7 @@ def deviation(kind, p, n, which, ridge, repeats):
     return float(curve.test_error) / float(mean.mean()) - 1, standard, rate
 
 
-@pytest.mark.thorough("means", "shapes")
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("kind", "which", "ratio", "ridge"),
     [("means", "ntk", 1.5, 0.05), ("norms", "ck", 0.7, 0.3), ("shapes", "ntk", 1.5, 0.0)],
