@@ -316,3 +316,18 @@ def test_images_with_channels_last_stay_so(batched, graphs):
         tensors = [x, *convolution.parameters()]
         found.append([z, *torch.autograd.grad((z * torch.arange(4)).sum(), tensors)])
     torch.testing.assert_close(*found, rtol=1e-9, atol=1e-11)
+
+
+def test_independent_samples_cost_no_evaluation_more():
+    """Though the layer cannot know that they are, and some are done before others."""
+    generator = torch.Generator().manual_seed(0)
+    w = (torch.randn(8, 8, generator=generator) / 6).requires_grad_()
+    x = torch.randn(64, 8, generator=generator) * torch.logspace(-2, 1, 64)[:, None]
+    layer = Equilibrium(lambda z, x: torch.tanh(z @ w + x), solver=shoal.Picard())
+    for follow in (False, True):
+        with torch.set_grad_enabled(follow):
+            z = layer(torch.zeros_like(x), x)
+        assert layer.solution.evaluations == int(layer.solution.steps.max()) + 1
+    z.square().sum().backward()
+    adjoint = layer.log.backward
+    assert adjoint.evaluations == int(adjoint.steps.max()) + 1

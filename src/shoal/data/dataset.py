@@ -1,16 +1,12 @@
 """The value that all readers return: samples, with labels if there are any."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Concatenate, ParamSpec
 
 import torch
 from torch import Tensor
 
 from shoal.core.checks import check_layout, check_values, float_dtype, instance, items, size
-
-_Options = ParamSpec("_Options")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -103,26 +99,6 @@ class Dataset:
                 f"got {outputs}"
             )
         return found
-
-    def pipe(
-        self,
-        function: "Callable[Concatenate[Dataset, _Options], Dataset]",
-        *args: _Options.args,
-        **options: _Options.kwargs,
-    ) -> "Dataset":
-        """Apply a preprocessing step: ``d.pipe(f, a, b=c)`` is ``f(d, a, b=c)``.
-
-        Args:
-            function: Function of a dataset that returns a dataset.
-            *args: Further positional arguments of the function.
-            **options: Keyword arguments of the function.
-
-        Example:
-            >>> from shoal import data
-            >>> data.load("digits").pipe(data.subsample, 5, seed=1).pipe(data.unit_norm)
-            Dataset('digits', 50 samples of shape 1×8×8, float32, 10 classes)
-        """
-        return function(self, *args, **options)
 
     def as_floats(self, dtype: torch.dtype | None = None) -> "Dataset":
         """Return samples and real targets in a dtype; bytes become numbers in [0, 1].

@@ -196,10 +196,6 @@ class Problem(ABC):
         """Whether samples may depend on each other, for all that is known."""
         return False
 
-    def mixes(self) -> bool:
-        """Whether they do, as far as one product tells, where they may."""
-        return False
-
 
 class FunctionProblem(Problem):
     r"""The problem of a function or a module.
@@ -349,13 +345,6 @@ class LinearProblem(Problem):
     def may_mix(self) -> bool:
         """Whether they may in the map."""
         return self.near.may_mix
-
-    def mixes(self) -> bool:
-        """Whether numbers of some samples, chosen without a pattern, reach the others."""
-        index = torch.arange(len(self.right), device=self.right.device)
-        chosen = ((index * 2654435769 >> 7) % 2 == 1)[:, None]  # the golden ratio in 32 bits
-        reached = self.product(chosen * torch.ones_like(self.right))
-        return bool(reached.masked_fill(chosen, 0.0).any())
 
     def evaluate(self, z: Tensor) -> Evaluation:
         """One product."""
