@@ -122,7 +122,7 @@ def activation_table(phi: Activation) -> ActivationTable:
     series = fit(coefficients, box[:1], tolerance=_TOLERANCE, max_degree=_DEGREE)
     error = max(slopes.error, series.error) + _UNIT / 2 * math.prod(d + 1 for d in slopes.degrees)
     return ActivationTable(
-        source=f"shoal.{phi!r}",
+        source=f"shoal.activations.{phi!r}",
         lipschitz=phi.lipschitz,
         homogeneous=same,
         slopes=_integers(slopes),

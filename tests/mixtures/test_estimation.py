@@ -21,7 +21,7 @@ from shoal.mixtures import (
 
 NAMES = (
     "traces",
-    "tau0_squared",
+    "input_norm_squared",
     "trace_deviations",
     "trace_products",
     "mean_products",
@@ -84,10 +84,10 @@ def test_errors_against_leaving_samples_out(p: int) -> None:
             variance = (n - 1) / n * (values - values.mean()).square().sum()
             assert float(getattr(whole, name).error[a]) == pytest.approx(math.sqrt(variance))
     spread = [float(e) ** 2 for e in whole.traces.error]
-    assert float(whole.tau0_squared.error) == pytest.approx(math.sqrt(sum(spread)) / 2)
+    assert float(whole.input_norm_squared.error) == pytest.approx(math.sqrt(sum(spread)) / 2)
     deviation = math.sqrt(p * sum(spread)) / 2
     assert whole.trace_deviations.error.tolist() == pytest.approx([deviation] * 2)
-    input_norm = math.sqrt(float(whole.tau0_squared.value))
+    input_norm = math.sqrt(float(whole.input_norm_squared.value))
     assert float(whole.input_norm.value) == pytest.approx(input_norm)
     assert float(whole.input_norm.error) == pytest.approx(math.sqrt(sum(spread)) / (4 * input_norm))
 

@@ -137,7 +137,8 @@ def test_damaged_checkpoints_are_refused(tmp_path) -> None:
     options = {"step_size": 0.1, "steps": 3, "checkpoint": path}
     shoal.train(network(), x, y, **options)
     whole = path.read_bytes()
-    for broken in (whole[:-100], b"", whole[:3000]):
+    flipped = whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:]
+    for broken in (whole[:-100], b"", whole[:3000], flipped):
         path.write_bytes(broken)
         with pytest.raises(ValueError, match=r"run is damaged"):
             shoal.train(network(), x, y, **options)

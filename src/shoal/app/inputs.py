@@ -62,6 +62,8 @@ def load_inputs(
     taken without one.
     """
     raw = _read(source, label)
+    if len(raw.classes) == 1:
+        raise ValueError(f"labels of {raw.name} must have two classes or more, got one")
     if source not in NAMES:
         standardize = _scales(raw.x).differ if standardize is None else standardize
         seed = seed or 0

@@ -60,17 +60,17 @@ def violation(target: Numbers, which: str) -> str:
         return f"{linear} must be positive, and is {target.linear:.2g}."
     value, end = target.own / target.linear, _CK_SUPREMUM if which == "ck" else math.inf
     if not value > 1 + _LINEAR:
-        return f"{own} / (tau0² {linear}) must be above 1, the value of a linear layer, and is 1."
+        return f"{own} / (input_norm² {linear}) must be above 1, as of a linear layer, and is 1."
     if not value < end:
         return (
-            f"{own} / (tau0² {linear}) must be below pi/2 = 1.5708, the value of the sign "
+            f"{own} / (input_norm² {linear}) must be below pi/2 = 1.5708, the value of the sign "
             f"function, and is {value:.6g}, {value / end - 1:.2%} more."
         )
     most = ratio(_LEAST, which)
     if value > most:
         return (
-            f"{own} / (tau0² {linear}) must be at most {most:.6g}, the value of a hard tanh that "
-            f"bends at {_LEAST} standard deviations, and is {value:.6g}."
+            f"{own} / (input_norm² {linear}) must be at most {most:.6g}, the value of a hard tanh "
+            f"that bends at {_LEAST} standard deviations, and is {value:.6g}."
         )
     return ""
 

@@ -69,8 +69,8 @@ def violation(target: Numbers, which: str) -> str:
     if not two:
         return (
             f"No two leaky rectifiers have {linear}, {norms} and {square} in these proportions: "
-            f"{norms} tau0²/{linear} = {target.norms / target.linear / 2:.6g} and "
-            f"{square} tau0²/{linear} = {target.square / target.linear:.6g}."
+            f"{norms} input_norm²/{linear} = {target.norms / target.linear / 2:.6g} and "
+            f"{square} input_norm²/{linear} = {target.square / target.linear:.6g}."
         )
     values = [p.numbers(which).own for p in two]
     value = min(values, key=lambda x: abs(x - target.own))

@@ -211,7 +211,10 @@ def unchecked_equivalent(
     expected = None if mixture is None else mixture_pair_products(mixture)
     if form == "paper":
         mixture = mixture or GaussianMixture.fit(samples, statistics.indices, covariance="scalar")
-        square, products = float(mixture.statistics.tau0_squared.value), mixture.trace_products
+        square, products = (
+            float(mixture.statistics.input_norm_squared.value),
+            mixture.trace_products,
+        )
     elif expected is not None:
         square, products = expected
     else:

@@ -70,7 +70,7 @@ def estimate_from(classes: tuple[Class, ...], sums: list[ClassSums]) -> MixtureS
         dimension=dimension,
         proportions=proportions,
         traces=_result(traces, trace_variances),
-        tau0_squared=_result(mean_trace, proportions**2 @ trace_variances),
+        input_norm_squared=_result(mean_trace, proportions**2 @ trace_variances),
         trace_deviations=_result(
             dimension**0.5 * (traces - mean_trace), dimension * (weights**2 @ trace_variances)
         ),

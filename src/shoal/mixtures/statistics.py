@@ -48,7 +48,7 @@ class MixtureStatistics:
         dimension: $p$.
         proportions: The weights of the classes, of sum 1.
         traces: $\operatorname{tr} C_a / p$.
-        tau0_squared: $\tau_0^2 = \operatorname{tr} C^\circ / p$.
+        input_norm_squared: $\tau_0^2 = \operatorname{tr} C^\circ / p$.
         trace_deviations: $t_a = \operatorname{tr}(C_a - C^\circ) / \sqrt p$.
         trace_products: $T_{ab} = \operatorname{tr}(C_a C_b) / p$.
         mean_products: $\mu_a^\top \mu_b / p$.
@@ -61,7 +61,7 @@ class MixtureStatistics:
     dimension: int
     proportions: Tensor
     traces: Estimate
-    tau0_squared: Estimate
+    input_norm_squared: Estimate
     trace_deviations: Estimate
     trace_products: Estimate
     mean_products: Estimate
@@ -71,7 +71,7 @@ class MixtureStatistics:
     @property
     def input_norm(self) -> Estimate:
         r"""$\tau_0$, with its error to first order."""
-        value, error = self.tau0_squared.value.sqrt(), self.tau0_squared.error
+        value, error = self.input_norm_squared.value.sqrt(), self.input_norm_squared.error
         # where it is zero, nothing varies
         return Estimate(value, torch.where(value > 0, error / (2 * value), error))
 
@@ -102,7 +102,7 @@ def known_statistics(
         dimension=dimension,
         proportions=proportions,
         traces=_exact(traces),
-        tau0_squared=_exact(mean_trace),
+        input_norm_squared=_exact(mean_trace),
         trace_deviations=_exact((traces - mean_trace) * dimension**0.5),
         trace_products=_exact(products),
         mean_products=_exact(inner),

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from shoal.core.checks import as_path
-from shoal.core.files import write_whole
+from shoal.core.files import checksum, write_whole
 
 _FORMAT = "shoal training 2"
 _SHOWN = 5  # differences in a message
@@ -66,6 +66,7 @@ class Checkpoint:
         tensors = {n: t.detach().cpu().contiguous() for n, t in snapshot.tensors.items()}
         facts = json.dumps(snapshot.facts)
         metadata = {"format": _FORMAT, "run": json.dumps(self.run), "facts": facts}
+        metadata["sha256"] = checksum(metadata, tensors)
         write_whole(self.path, lambda file: save_file(tensors, file, metadata=metadata))
         self._written = time.monotonic()
 
@@ -86,6 +87,8 @@ class Checkpoint:
             raise ValueError(f"{self.path} is damaged or not a checkpoint: {error}") from error
         if metadata.get("format") != _FORMAT:
             raise ValueError(f"{self.path} is not a checkpoint of train")
+        if metadata.get("sha256") != checksum(metadata, tensors):
+            raise ValueError(f"{self.path} is damaged: its checksum is another")
         _compare(self.path, json.loads(metadata["run"]), self.run)
         return Snapshot(json.loads(metadata["facts"]), tensors)
 
