@@ -38,7 +38,7 @@ CASES: dict[str, tuple[str, str]] = {  # what is typed, and words of the message
     "empty file": ("analyze empty.csv", "empty.csv"),
     "one row": ("analyze one.csv", "at least two rows"),
     "unknown column": ("analyze kinds.csv --label whale", "'whale'"),
-    "absent column": ("analyze kinds.csv --label 7", "column 7"),
+    "absent column": ("analyze kinds.csv --label 7", "label=7"),
     "label of an archive": ("analyze x.npz --label a", "--label"),
     "label of named data": ("analyze digits --label a", "--label"),
     "too many samples": ("analyze x.npy -n 5000", "-n must be between 2 and 6"),

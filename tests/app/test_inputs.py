@@ -164,5 +164,5 @@ def test_what_the_data_contradict_is_told() -> None:
 
 def test_labels_of_one_class_are_refused(tmp_path) -> None:
     (tmp_path / "one.csv").write_text("a,b,kind\n1,2,x\n2,3,x\n3,5,x\n")
-    with pytest.raises(ValueError, match="labels of one.csv must have two classes or more"):
+    with pytest.raises(ValueError, match=r"labels of one\.csv must have two classes or more"):
         load_inputs(str(tmp_path / "one.csv"), label="kind")
