@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from shoal.approximation import Chebyshev, fit
+from shoal.numerics import Chebyshev, fit
 
 BOX = ((-2.0, 2.0), (-2.0, 2.0), (0.0, math.pi))
 

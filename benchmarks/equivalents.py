@@ -73,7 +73,7 @@ def large(architecture: shoal.DEQ, count: int, features: int, device: str) -> No
     """What a Gaussian process with very many samples needs."""
     print(f"\nn = {count}, p = {features}, {device}: seconds")
     x, y = samples(count, features, device)
-    made: list[shoal.equivalents.Equivalent] = []
+    made: list[shoal.asymptotics.Equivalent] = []
     print(
         f"form          {timed(lambda: made.append(shoal.equivalent(architecture, x)), device):.2f}"
     )

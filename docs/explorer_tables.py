@@ -37,9 +37,9 @@ from shoal.activations import (
     Swish,
     Tanh,
 )
-from shoal.approximation import Chebyshev, fit
 from shoal.core.files import write_text
 from shoal.gaussian import dual_derivative, hermite
+from shoal.numerics import Chebyshev, fit
 
 ACTIVATIONS: dict[str, Activation] = {
     "tanh": Tanh(),

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 _IMPORTED = [
-    *("shoal.learning.regression", "shoal.equilibrium", "shoal.spectra"),
+    *("shoal.learning.regression", "shoal.equilibrium", "shoal.asymptotics"),
     *("torch.distributed", "torch.fx.experimental.symbolic_shapes"),
 ]
 _COUNTER = itertools.count()

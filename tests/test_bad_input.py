@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import shoal
-from shoal import certificates, data, gaussian, mixtures
+from shoal import asymptotics, certificates, data, gaussian
 
 DOUBLE = torch.float64
 GENERATOR = torch.Generator().manual_seed(0)
@@ -118,7 +118,7 @@ CASES: list[tuple[Callable[..., object], dict[str, Any], dict[str, tuple[object,
         {"means": X[:2], "covariances": 1.0},
         {"means": (HOLES, X[:2] / 0), "proportions": ([-0.5, 1.5],)},
     ),
-    (mixtures.DiagonalCovariance, {}, {"values": (-Y.abs(), Y / 0)}),
+    (asymptotics.DiagonalCovariance, {}, {"values": (-Y.abs(), Y / 0)}),
     (
         shoal.kernel_regression,
         REGRESSION,

@@ -13,7 +13,7 @@ from experiments.experiment import Experiment, Result, by_point, experiment, gri
 from experiments.networks import by_name
 from shoal.activations import GELU, Activation, ReLU, Softplus, Swish, Tanh
 from shoal.architectures import DEQ
-from shoal.spectra import Spectrum
+from shoal.asymptotics import Spectrum
 
 _MEAN = 4.0  # norms of √p E x: strong enough for isolated eigenvalues
 _OUTER = (0.99, 0.999, 1.0)

@@ -16,8 +16,8 @@ from experiments.networks import DEQs, title_of
 from experiments.statistics import curve, power_law
 from shoal.activations import Activation, LeakyReLU, ReLU, Swish, Tanh
 from shoal.architectures import DEQ
-from shoal.equivalents import Equivalent
-from shoal.linalg import Operator, symmetric_norm
+from shoal.asymptotics import Equivalent
+from shoal.numerics import Operator, symmetric_norm
 
 Kind = Literal["ck", "ntk"]
 

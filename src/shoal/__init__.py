@@ -27,6 +27,10 @@ if TYPE_CHECKING:  # from the modules that define them, which mypy would take fo
         ImplicitNetwork,
         ResNet,
     )
+    from shoal.asymptotics import GaussianMixture, centered
+    from shoal.asymptotics.coefficients import coefficients
+    from shoal.asymptotics.equivalent import equivalent
+    from shoal.asymptotics.spectrum import spectrum
     from shoal.certificates.certify import certify
     from shoal.designs.design import design
     from shoal.diagnosis.diagnose import diagnose
@@ -45,16 +49,11 @@ if TYPE_CHECKING:  # from the modules that define them, which mypy would take fo
         jacobian_penalty,
     )
     from shoal.equilibrium.fixed_point import fixed_point
-    from shoal.equivalents import centered
-    from shoal.equivalents.coefficients import coefficients
-    from shoal.equivalents.equivalent import equivalent
     from shoal.kernels import kernel, kernel_function, kernel_operator
     from shoal.learning import gradient_flow, kernel_regression, learning_curve
-    from shoal.mixtures import GaussianMixture
     from shoal.networks import GainConstraint, MonotoneCell, export, load, save
     from shoal.networks.build import build
     from shoal.networks.ntk.empirical_kernel import empirical_kernel
-    from shoal.spectra.spectrum import spectrum
     from shoal.training import TrainingError, Watch
     from shoal.training.train import train
 
@@ -119,8 +118,8 @@ __all__ = [
 
 _OPEN = ("activations", "adapters", "architectures", "data", "equilibrium", "gaussian", "learning")
 _PACKAGES = (  # that define the other names, from the ground up
-    *("mixtures", "activations", "architectures", "kernels", "equilibrium", "equivalents"),
-    *("spectra", "networks", "designs", "learning", "training", "certificates"),
+    *("activations", "architectures", "kernels", "asymptotics", "equilibrium"),
+    *("networks", "designs", "learning", "training", "certificates"),
     *("diagnosis", "distillation"),
 )
 

@@ -12,7 +12,7 @@ from app.javascript import evaluated
 from explorer_tables import ACTIVATIONS, SCALES, activation_table
 from oracles.standard_errors import assert_near_mean
 from shoal.app.explorer import TESTED, stored_tables
-from shoal.spectra.law import Law
+from shoal.asymptotics.law import Law
 
 ANGLES = [0.0, 1e-3, 0.3, 1.1, math.pi / 2, 2.0, 3.0, math.pi]
 KERNELS = """given.map((setting) => {

@@ -9,7 +9,7 @@ pytest.importorskip("linear_operator", reason="linear_operator is not installed"
 from linear_operator.settings import fast_computations
 from linear_operator.test.linear_operator_test_case import LinearOperatorTestCase
 
-from shoal.equivalents.linear import EquivalentLinearOperator
+from shoal.asymptotics.linear import EquivalentLinearOperator
 
 SUITE = "linear_operator: `LinearOperatorTestCase`"
 PACKAGE = "linear_operator"

@@ -11,7 +11,7 @@ from torch import Tensor
 from shoal.kernels import KernelFunction, Kernels, kernel
 from shoal.kernels.images.function import ImageKernels
 from shoal.learning.regression.ridge_path import Criterion, Decomposition, path_of
-from shoal.linalg import CholeskyFactor
+from shoal.numerics import CholeskyFactor
 
 Array = NDArray[Any]
 

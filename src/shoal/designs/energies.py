@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 
 from shoal.activations import Activation
-from shoal.equivalents import Coefficients
+from shoal.asymptotics import Coefficients
 from shoal.kernels.calculi.jets import gradients
 
 TWO_LAYERS = {"ck": (1.0, 1.0, 1.0, 1.0), "ntk": (3.0, 4.0, 5.0, 2.0)}

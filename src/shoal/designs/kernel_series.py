@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shoal.approximation.power_series import Series
 from shoal.architectures import Architecture
 from shoal.core.checks import integer, real
 from shoal.kernels import KernelFunction, kernel_function
 from shoal.kernels.calculi.power_series import PowerSeries
 from shoal.kernels.function import kernels_in
+from shoal.numerics.power_series import Series
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,12 +12,12 @@ from types import ModuleType
 from typing import ClassVar, Literal
 
 from shoal.architectures import FullyConnected, ImplicitNetwork
+from shoal.asymptotics import Coefficients, coefficients
 from shoal.core.checks import one_of
 from shoal.core.exceptions import AccuracyError
 from shoal.designs import hard_tanh, leaky_relu, sinusoids
 from shoal.designs.energies import Numbers, Proposal, kernel_slant, names, target_numbers
 from shoal.designs.result import Design
-from shoal.equivalents import Coefficients, coefficients
 from shoal.kernels import KernelFunction
 
 FAMILIES: dict[str, ModuleType] = {

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from shoal.activations import Activation
-from shoal.approximation import chebyshev_basis, chebyshev_nodes, coefficients_from_values
-from shoal.approximation.sampling import off_grid
 from shoal.core.caches import cached
 from shoal.gaussian.moments import mean_square, slope_square
+from shoal.numerics import chebyshev_basis, chebyshev_nodes, coefficients_from_values
+from shoal.numerics.sampling import off_grid
 
 Duals = Callable[[Activation, Tensor, Tensor, Tensor], Tensor]
 """Both duals, (2, pairs, m), given variances, their places in pairs, covariances, (pairs, m)."""

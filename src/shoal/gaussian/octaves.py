@@ -12,9 +12,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from shoal.approximation import chebyshev_nodes, coefficients_from_values
-from shoal.approximation.sampling import off_grid
 from shoal.core.exceptions import AccuracyError, ConvergenceError
+from shoal.numerics import chebyshev_nodes, coefficients_from_values
+from shoal.numerics.sampling import off_grid
 
 _DEGREE = 28  # the next singularity is zero, so that terms fall by a factor of 5.8 at least
 _CHECKS = 7  # variances, off the grid, at which the error is measured

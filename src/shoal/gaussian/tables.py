@@ -17,7 +17,6 @@ from torch import Tensor
 from shoal.activations import Activation
 from shoal.activations.closed_forms.correlation import correlation
 from shoal.activations.panels import breaks, jump, reach, vanishes
-from shoal.approximation import Chebyshev, fit
 from shoal.core.caches import cached
 from shoal.core.exceptions import AccuracyError
 from shoal.gaussian.domain import Covariance
@@ -25,6 +24,7 @@ from shoal.gaussian.mehler import ORDERS, expanded
 from shoal.gaussian.mixed import mixed_dual
 from shoal.gaussian.moments import derivative_square
 from shoal.gaussian.polar import Rule, resolving_rule
+from shoal.numerics import Chebyshev, fit
 
 _Span: TypeAlias = tuple[float, float]
 

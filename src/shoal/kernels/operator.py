@@ -29,8 +29,8 @@ from shoal.kernels.plan import Plan
 from shoal.kernels.result import Kernels
 from shoal.kernels.rounded_products import rounded_products
 from shoal.kernels.strips import Strip, assign_strips
-from shoal.linalg.krylov import conjugate_gradients, relative
-from shoal.linalg.operator import Operator, like_factor, refuse_gradients
+from shoal.numerics.krylov import conjugate_gradients, relative
+from shoal.numerics.operator import Operator, like_factor, refuse_gradients
 
 _DEFAULT_MEMORY = 2**30
 _WORK = {"cpu": 2**28, "cuda": 12 * 2**30}  # most bytes that the computation of a strip takes

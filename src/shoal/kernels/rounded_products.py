@@ -17,12 +17,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shoal.approximation import chebyshev_nodes, coefficients_from_values
 from shoal.kernels.approximations.surface import Surface
 from shoal.kernels.backends import Polynomial, Rounded
 from shoal.kernels.images.matrix import ImagePlan
 from shoal.kernels.plan import Plan
 from shoal.kernels.strips import assign_strips, strips
+from shoal.numerics import chebyshev_nodes, coefficients_from_values
 
 _DEGREE, _LAST = 8, 32  # of the polynomial: the first that is tried, and the last
 _ENOUGH = 3e-8  # the last coefficients of its series in Chebyshev's form, where they are enough

@@ -1,6 +1,5 @@
 """Finite networks as PyTorch modules, built from architectures."""
 
-from shoal.linalg.norms import NormBounds, operator_norm_bounds
 from shoal.networks.build import build
 from shoal.networks.contraction.constraint import GainConstraint
 from shoal.networks.contraction.gain import WellPosedness
@@ -10,6 +9,7 @@ from shoal.networks.network import Network
 from shoal.networks.ntk.empirical_kernel import empirical_kernel
 from shoal.networks.programs.exporting import export
 from shoal.networks.saving import load, save
+from shoal.numerics.norms import NormBounds, operator_norm_bounds
 
 __all__ = [
     "EquilibriumNetwork",

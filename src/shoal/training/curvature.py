@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from shoal.core.torch_compat import without_fused_attention
-from shoal.linalg.norms import dominant_eigenpair, start_vector
 from shoal.networks.ntk.exact import exact
+from shoal.numerics.norms import dominant_eigenpair, start_vector
 from shoal.training.objective import Objective
 
 _RTOL = 1e-2  # of the residual

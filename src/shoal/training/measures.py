@@ -7,8 +7,8 @@ from operator import mul
 import torch
 from torch import Tensor
 
-from shoal.linalg.norms import Eigenpair, dominant_singular_pair, least_eigenpair
 from shoal.networks.ntk.exact import evaluating
+from shoal.numerics.norms import Eigenpair, dominant_singular_pair, least_eigenpair
 from shoal.training.gram import Gram
 from shoal.training.objective import Evaluation, Objective
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import shoal
-from shoal.linalg import CholeskyFactor, cholesky
+from shoal.numerics import CholeskyFactor, cholesky
 
 RELU = shoal.DEQ(shoal.activations.ReLU(), recurrent_variance=0.2, input_variance=0.8)
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from shoal.certificates.evidence.rounding import UNIT, down, gamma, norm_upper, up
 from shoal.core import checks
 from shoal.core.exceptions import ConvergenceError
-from shoal.linalg.norms import symmetric_norm
+from shoal.numerics.norms import symmetric_norm
 
 _MARGINS = (1e-4, 1e-3, 1e-2, 0.1)  # by which a norm may be overestimated, the smallest first
 _DECADES = 12  # how often the guess of an eigenvalue is lowered before it is given up

@@ -9,7 +9,7 @@ from torch import Tensor
 from shoal.core.checks import integer, real
 from shoal.equilibrium.solvers.base import Solver
 from shoal.equilibrium.solvers.problem import Evaluation, Problem, sizes
-from shoal.linalg.row_spaces import RowSpaces
+from shoal.numerics.row_spaces import RowSpaces
 
 _SHORTEST = 2.0**-10  # a step that is halved more often is taken anyway
 

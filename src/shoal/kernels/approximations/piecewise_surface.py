@@ -14,7 +14,6 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from shoal.approximation import fit
 from shoal.core.caches import cached
 from shoal.core.exceptions import AccuracyError
 from shoal.kernels.approximations.surface import (
@@ -26,6 +25,7 @@ from shoal.kernels.approximations.surface import (
 )
 from shoal.kernels.calculi import HalfAngle
 from shoal.kernels.function import KernelFunction
+from shoal.numerics import fit
 
 _LOGGER = logging.getLogger(__name__)
 

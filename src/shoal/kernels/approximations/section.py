@@ -20,12 +20,12 @@ from torch import Tensor
 
 from shoal.activations import Activation
 from shoal.activations.panels import gauss_legendre
-from shoal.approximation import Chebyshev, fit
 from shoal.core.caches import cached
 from shoal.core.exceptions import AccuracyError
 from shoal.gaussian.mixed import mixed_dual_at_angle
 from shoal.gaussian.moments import derivative_square
 from shoal.gaussian.quadrature import finest_panel
+from shoal.numerics import Chebyshev, fit
 
 _TOLERANCE = 1e-13
 _DEGREE = 512

@@ -18,7 +18,13 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from shoal.approximation import (
+from shoal.core.caches import cached
+from shoal.core.exceptions import AccuracyError
+from shoal.gaussian.octaves import OCTAVE_EQUATIONS, SMALLEST, at_octaves, octave_series
+from shoal.kernels.calculi import HalfAngle
+from shoal.kernels.function import KernelFunction
+from shoal.kernels.inputs import CLOSE
+from shoal.numerics import (
     Chebyshev,
     chebyshev_basis,
     chebyshev_nodes,
@@ -26,13 +32,7 @@ from shoal.approximation import (
     differentiate,
     fit,
 )
-from shoal.approximation.sampling import off_grid
-from shoal.core.caches import cached
-from shoal.core.exceptions import AccuracyError
-from shoal.gaussian.octaves import OCTAVE_EQUATIONS, SMALLEST, at_octaves, octave_series
-from shoal.kernels.calculi import HalfAngle
-from shoal.kernels.function import KernelFunction
-from shoal.kernels.inputs import CLOSE
+from shoal.numerics.sampling import off_grid
 
 Span: TypeAlias = tuple[float, float]
 

@@ -6,7 +6,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from shoal.approximation import chebyshev_basis, differentiate
 from shoal.kernels.approximations.surface import Span, Surface, padded, to_unit
 from shoal.kernels.backends.block import (
     Adjoint,
@@ -20,6 +19,7 @@ from shoal.kernels.backends.block import (
     Polynomial,
     Rounded,
 )
+from shoal.numerics import chebyshev_basis, differentiate
 
 Pair = tuple[Tensor, Tensor]  # of the CK and the NTK
 

@@ -12,14 +12,6 @@ import numpy as np
 import torch
 
 from shoal.activations import Activation
-from shoal.approximation.power_series import (
-    Series,
-    about,
-    composed,
-    geometric,
-    needed_order,
-    product,
-)
 from shoal.core.caches import cached
 from shoal.core.exceptions import AccuracyError
 from shoal.gaussian import hermite
@@ -27,6 +19,14 @@ from shoal.gaussian.moments import mean_square
 from shoal.kernels.calculi.own import loop_variance
 from shoal.kernels.calculi.pairs import loop_covariance
 from shoal.kernels.recursions import Loop, OfVectors, Pushed, Scalar
+from shoal.numerics.power_series import (
+    Series,
+    about,
+    composed,
+    geometric,
+    needed_order,
+    product,
+)
 
 _ROUNDING = 1e-14  # a correlation that is smaller is zero
 _CONSTANT = 1e-9  # what a correlation must have left to one

@@ -12,7 +12,6 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from shoal.approximation import chebyshev_basis, differentiate, fit
 from shoal.architectures import ImplicitNetwork
 from shoal.core.caches import cached
 from shoal.core.exceptions import AccuracyError
@@ -28,6 +27,7 @@ from shoal.kernels.approximations.surface import (
 from shoal.kernels.function import KernelFunction
 from shoal.kernels.plan import Plan
 from shoal.kernels.result import Kernels
+from shoal.numerics import chebyshev_basis, differentiate, fit
 
 _DEGREES = (24, 192)  # the least and the largest of the derivative in one norm
 _CHECKS = 16  # angles, off the grid, at which its error is measured

@@ -9,7 +9,6 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from shoal.approximation import differentiate
 from shoal.core.exceptions import AccuracyError
 from shoal.kernels.approximations.surface import Span, Surface, norm_span, surface
 from shoal.kernels.backends import (
@@ -35,6 +34,7 @@ from shoal.kernels.plan import (
     Plan,
 )
 from shoal.kernels.strips import Strip
+from shoal.numerics import differentiate
 
 _LOGGER = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ import math
 import numpy as np
 import torch
 
-from shoal.approximation.power_series import Series, about, geometric, needed_order, product
 from shoal.kernels.rectified.integrals import Equilibrium, equilibrium, state_square
+from shoal.numerics.power_series import Series, about, geometric, needed_order, product
 
 
 def equilibrium_series(gamma: float, degree: int, *, place: float = 0.0) -> Equilibrium[Series]:

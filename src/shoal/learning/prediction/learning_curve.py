@@ -8,6 +8,7 @@ from typing import Any, Literal
 import torch
 
 from shoal.architectures import Architecture
+from shoal.asymptotics import GaussianMixture
 from shoal.core.checks import integer, items, real, seeded
 from shoal.core.exceptions import AccuracyError
 from shoal.core.settings import in_standard_settings
@@ -23,7 +24,6 @@ from shoal.learning.prediction.targets import checked_targets
 from shoal.learning.prediction.width import check_width
 from shoal.learning.regression.problem import Problem, byte_limit, checked_problem
 from shoal.learning.regression.ridge_path import Criterion, checked_criterion, decomposed, path_of
-from shoal.mixtures import GaussianMixture
 
 _MOST = 16  # times the samples, of sizes that are not asked for
 _LAWS = {

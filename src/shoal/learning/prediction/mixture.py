@@ -15,13 +15,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from shoal.asymptotics import GaussianMixture, KernelCoefficients, coefficients
+from shoal.asymptotics.statistics import mixture_pair_products
 from shoal.core.checks import one_of, real
-from shoal.equivalents import KernelCoefficients, coefficients
-from shoal.equivalents.statistics import mixture_pair_products
 from shoal.kernels import KernelFunction
 from shoal.learning.prediction.gaussian_features import GaussianFeatures, regressed
 from shoal.learning.prediction.result import LearningCurve
-from shoal.mixtures import GaussianMixture
 
 _ROUNDING = 1e-9  # of coefficients, in units of the kernel
 

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from shoal.asymptotics.labels import class_indices, classes_of
 from shoal.kernels.arguments import as_tensor
-from shoal.mixtures.labels import class_indices, classes_of
 
 
 def checked_targets(y: Any) -> tuple[Tensor, bool]:

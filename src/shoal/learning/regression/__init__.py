@@ -13,7 +13,7 @@ from shoal.learning.regression.result import Estimate, KernelRegression, LeaveOn
 from shoal.learning.regression.ridge_path import RidgePath, ridge_path
 from shoal.learning.regression.selection import Selection, select
 from shoal.learning.regression.solver import Cholesky, ConjugateGradients, Progress
-from shoal.linalg import CholeskyFactor, Columns, Diagonal
+from shoal.numerics import CholeskyFactor, Columns, Diagonal
 
 __all__ = [
     "Cholesky",

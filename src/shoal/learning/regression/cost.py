@@ -11,7 +11,7 @@ from shoal.core.measuring import best_times
 from shoal.core.settings import in_standard_settings
 from shoal.kernels import KernelFunction, KernelOperator, kernel_operator
 from shoal.kernels.arguments import as_tensor
-from shoal.linalg import Columns
+from shoal.numerics import Columns
 
 _COPIES = 4  # of the inputs, in float64
 _VECTORS = 12  # of the size of the targets

@@ -43,7 +43,7 @@ from shoal.learning.regression.solver import (
     Solver,
     explain,
 )
-from shoal.linalg.krylov import Iteration, relative
+from shoal.numerics.krylov import Iteration, relative
 
 Method = Literal["auto", "cholesky", "cg"] | Cholesky | ConjugateGradients
 

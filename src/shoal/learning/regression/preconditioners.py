@@ -8,14 +8,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from shoal.asymptotics import EquivalentOperator
+from shoal.asymptotics.equivalent import unchecked_equivalent
+from shoal.asymptotics.labels import Labels, class_indices, classes_of
 from shoal.core.checks import integer
-from shoal.equivalents import EquivalentOperator
-from shoal.equivalents.equivalent import unchecked_equivalent
 from shoal.kernels.images.function import ImageKernels
 from shoal.learning.regression.problem import Problem
-from shoal.linalg import Columns, Diagonal
-from shoal.linalg.low_rank import DROPPED
-from shoal.mixtures.labels import Labels, class_indices, classes_of
+from shoal.numerics import Columns, Diagonal
+from shoal.numerics.low_rank import DROPPED
 
 _ROWS = 2**13  # of columns that are made together
 _JITTER = 1e-10  # relative to the diagonal

@@ -13,8 +13,8 @@ from shoal.core.words import memory_words
 from shoal.kernels import KernelFunction, KernelOperator, kernel, kernel_operator
 from shoal.kernels.arguments import as_tensor, memory_limit
 from shoal.kernels.images.function import ImageKernels, checked_points
-from shoal.linalg.krylov import Map
-from shoal.linalg.operator import refuse_gradients
+from shoal.numerics.krylov import Map
+from shoal.numerics.operator import refuse_gradients
 
 _DEFAULT_MEMORY = 8 * 2**30
 _WORK = {"cpu": 2**29, "cuda": 6 * 2**30}  # besides the matrix: strips and panels

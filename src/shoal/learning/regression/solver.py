@@ -17,8 +17,8 @@ from shoal.learning.regression.preconditioners import (
     Preconditioner,
 )
 from shoal.learning.regression.problem import Problem
-from shoal.linalg import CholeskyFactor, Columns, Diagonal
-from shoal.linalg.krylov import Iteration, Map, conjugate_gradients, logdet_samples, relative
+from shoal.numerics import CholeskyFactor, Columns, Diagonal
+from shoal.numerics.krylov import Iteration, Map, conjugate_gradients, logdet_samples, relative
 
 _LEAST = 2**21  # bytes with which strips of a matrix are still worth their while
 _REFINEMENTS = 1000  # most steps with a factor; more than a few mean that it says nothing
@@ -194,9 +194,9 @@ class ConjugateGradients:
             steps are cheaper and take half the memory, entries that are not kept are made in that
             precision too, and true residuals are computed in float64, two or three times in all:
             from these the iteration starts again (see
-            :func:`~shoal.linalg.conjugate_gradients`). It converges where the error of products is
-            below half of the ridge. Of entries that are not kept it is about 1e-8 of the diagonal
-            times n, and 1e-4 where inputs have copies.
+            :func:`~shoal.numerics.conjugate_gradients`). It converges where the error of products
+            is below half of the ridge. For entries that are not kept, that error is about 1e-8 of
+            the diagonal times n, and 1e-4 where inputs have copies.
 
     Example:
         >>> from shoal.learning import ConjugateGradients, Nystrom

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from shoal.equilibrium.recurrent.convolution import Padding, convolve
-from shoal.linalg.norms import Eigenpair, NormBounds, operator_norm_bounds, start_vector
+from shoal.numerics.norms import Eigenpair, NormBounds, operator_norm_bounds, start_vector
 
 _PLACES = 32  # frequencies along an axis for one pixel of reach, where images have any size
 _BLOCK = 2**26  # bytes of symbols at once

@@ -11,7 +11,7 @@ from torch import Tensor
 from shoal.architectures import ImplicitArchitecture
 from shoal.core.checks import float_tensor
 from shoal.equilibrium.recurrent.layer import Layer
-from shoal.linalg.norms import (
+from shoal.numerics.norms import (
     Eigenpair,
     NormBounds,
     dominant_singular_pair,

@@ -36,7 +36,7 @@ from shoal.activations.names import as_activation
 from shoal.core.checks import real, room, size
 from shoal.core.torch_compat import is_transformed
 from shoal.equilibrium import PreparedCell
-from shoal.linalg.norms import operator_norm_bounds
+from shoal.numerics.norms import operator_norm_bounds
 
 _TIGHTNESS = 0.1  # of the norms that give the rate: five products of matrices
 

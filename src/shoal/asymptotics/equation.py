@@ -1,0 +1,179 @@
+"""The equation of the limiting spectrum, solved with a certificate at every point.
+
+For X of p rows whose n_a columns of class a are N(0, C_a/p), and c_a = n_a/p, the diagonal
+of (XᵀX − z)^{-1} tends to u_a = −1/v_a on class a, where
+
+    v_a = z − (1/p) tr C_a (I − Σ_b (c_b/v_b) C_b)^{-1}.
+
+In the notation of Ling 2024, v_a = z(1 + δ_a). Exactly one solution has Im v_a > 0 for all a
+if Im z > 0, so a candidate is checked, not trusted. On the real axis a complex solution with
+all Im v_a > 0, or a real one at which the Jacobian's nonnegative part has spectral radius
+below one, continues to such a solution above the axis, so it is the right one as well: the
+first kind lies inside the support, the second outside.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.asymptotics.populations import Array, Population, Values
+from shoal.core.exceptions import ConvergenceError
+
+Mask = NDArray[np.bool_]
+
+_EPS = float(np.finfo(float).eps)
+
+
+class Points(NamedTuple):
+    """Solutions v at real points, and which points lie inside the support."""
+
+    v: Values
+    inside: Mask
+
+
+class Equation:
+    """The equation of classes with columns in the ratios c_a = n_a/p to the dimension."""
+
+    def __init__(self, population: Population, ratios: Array) -> None:
+        self.population = population
+        self.ratios = ratios
+
+    @property
+    def bound(self) -> float:
+        """A number that the support does not reach."""
+        return 1.01 * self.population.norm * (1 + float(np.sqrt(self.ratios.sum()))) ** 2
+
+    def residual(self, v: Values, z: Values) -> tuple[Values, Values, Array]:
+        """The equation's two sides' difference, its Jacobian, and the size of its round-off."""
+        first, second = self.population.resolvent(-self.ratios / v)
+        jacobian = np.eye(v.shape[1]) - second * (self.ratios / v**2)[:, None, :]
+        noise = _EPS * (np.abs(v) + np.abs(z)[:, None] + np.abs(first))
+        return v - z[:, None] + first, jacobian, noise
+
+    def newton(self, v: Values, z: Values, *, steps: int = 40) -> tuple[Values, Mask]:
+        """Newton's iteration from ``v``, which stays real or in the upper half-plane."""
+        v = v.copy()
+        done = np.zeros(len(z), bool)
+        active = np.arange(len(z))
+        for _ in range(steps):
+            current = v[active]
+            with np.errstate(all="ignore"):
+                difference, jacobian, noise = self.residual(current, z[active])
+                step, usable = _solved(jacobian, difference)
+                if np.iscomplexobj(v):  # never lose more than 9/10 of an imaginary part
+                    fall = step.imag / np.maximum(0.9 * current.imag, 1e-300)
+                    step /= np.maximum(1, fall.max(axis=1))[:, None]
+                change = (np.abs(step) / np.abs(current)).max(axis=1)
+                # convergence is quadratic at the scale of the distance to the real axis
+                near = (np.abs(step) < 1e-8 * current.imag).all(axis=1)
+            small = (np.abs(difference) <= 4 * noise).all(axis=1) | (change < 1e-13) | near
+            v[active[usable]] = (current - step)[usable]
+            done[active[usable & small]] = True
+            active = active[usable & ~small]
+            if not len(active):
+                break
+        return v, done
+
+    def above(self, z: Values) -> Values:
+        """The solution at points of the upper half-plane, by continuation from far above."""
+        target = z.imag
+        height = np.maximum(target, 2 * self.bound)
+        start = z.real + 1j * height
+        v, done = self.newton(start[:, None] + self.population.traces, start)
+        factor = np.full(len(z), 0.25)
+        while not (done & (height <= target)).all():
+            active = np.flatnonzero(~(done & (height <= target)))
+            lower = np.maximum(height[active] * factor[active], target[active])
+            found, ok = self.newton(v[active], z.real[active] + 1j * lower, steps=12)
+            ok &= (found.imag > 0).all(axis=1)
+            v[active[ok]] = found[ok]
+            height[active[ok]] = lower[ok]
+            done[active[ok]] = True
+            factor[active] = np.where(
+                ok, np.maximum(factor[active] ** 1.5, 0.02), np.sqrt(factor[active])
+            )
+            if (factor > 0.999).any():
+                point = z[np.argmax(factor)]
+                raise ConvergenceError(
+                    f"the limiting spectrum's equation was not solved at {point}"
+                )
+        return v
+
+    def stable(self, v: Array) -> Mask:
+        """Whether real solutions are the limits from above: spectral radius below one."""
+        _, second = self.population.resolvent(-self.ratios / v)
+        scale = np.sqrt(self.ratios) / np.abs(v)
+        form = np.eye(v.shape[1]) - second * scale[:, :, None] * scale[:, None, :]
+        finite = np.isfinite(form).all(axis=(1, 2))
+        form[~finite] = -np.eye(v.shape[1])
+        result: Mask = np.linalg.eigvalsh(form)[:, 0] > 0
+        return result
+
+    def polish(self, v: Values, x: Array) -> tuple[Points, Mask]:
+        """The solutions at real ``x`` that are near ``v``, and where one was certified."""
+        result = v.astype(complex)
+        inside = np.zeros(len(x), bool)
+        outside = np.zeros(len(x), bool)
+        # a clearly complex start seldom leads to a real solution, a nearly real one often
+        clear = (v.imag > 1e-3 * np.abs(v)).any(axis=1)
+        for complex_turn in (clear, None, ~clear):
+            if complex_turn is None:
+                turn = np.flatnonzero(~inside)
+                real, ok = self.newton(v[turn].real.copy(), x[turn], steps=15)
+                with np.errstate(all="ignore"):
+                    ok &= self.stable(real)
+                result[turn[ok]], outside[turn[ok]] = real[ok], True
+                continue
+            turn = np.flatnonzero(complex_turn & ~outside & (v.imag > 0).all(axis=1))
+            found, ok = self.newton(v[turn].astype(complex), x[turn].astype(complex))
+            # a merely real solution, approached from above, is none
+            ok &= (found.imag > 1e-11 * np.abs(found)).all(axis=1)
+            result[turn[ok]], inside[turn[ok]] = found[ok], True
+        return Points(result, inside), outside | inside
+
+    def on_axis(self, x: Array, guess: Values | None = None) -> Points:
+        """The certified solutions at real points, ``guess`` being solutions of nearby points."""
+        if guess is None and not self.population.batched and len(x) > 1:
+            return self._march(x)
+        v = np.zeros((len(x), len(self.ratios)), complex)
+        inside = np.zeros(len(x), bool)
+        left = np.arange(len(x))
+        for height in (
+            (1e-6, 1e-9, 1e-12, 1e-14) if guess is None else (0, 1e-6, 1e-9, 1e-12, 1e-14)
+        ):
+            if height == 0 and guess is not None:
+                start = guess
+            else:
+                start = self.above(x[left] + 1j * height * np.where(x == 0, 1, np.abs(x))[left])
+            points, ok = self.polish(start, x[left])
+            v[left[ok]], inside[left[ok]] = points.v[ok], points.inside[ok]
+            left = left[~ok]
+            if not len(left):
+                return Points(v, inside)
+        raise ConvergenceError(f"no certified solution of the spectrum's equation at {x[left[0]]}")
+
+    def _march(self, x: Array) -> Points:
+        """The solutions at one point after another, each from its neighbor's."""
+        points: Points | None = None
+        v, inside = np.empty((len(x), len(self.ratios)), complex), np.zeros(len(x), bool)
+        for index in np.argsort(x)[::-1]:
+            points = self.on_axis(x[index : index + 1], points and points.v)
+            v[index], inside[index] = points.v[0], points.inside[0]
+        return Points(v, inside)
+
+
+def _solved(jacobian: Values, difference: Values) -> tuple[Values, Mask]:
+    """The steps jacobian⁻¹·difference, and where they are numbers."""
+    usable = np.asarray(
+        np.isfinite(jacobian).all(axis=(1, 2)) & np.isfinite(difference).all(axis=1)
+    )
+    if jacobian.shape[1] == 1:
+        step = difference / jacobian[:, :, 0]
+    else:
+        safe = np.where(usable[:, None, None], jacobian, np.eye(jacobian.shape[1]))
+        singular = np.abs(np.linalg.det(safe)) == 0
+        safe[singular] = np.eye(jacobian.shape[1])
+        usable &= ~singular
+        step = np.linalg.solve(safe, difference[:, :, None])[:, :, 0]
+    return step, usable & np.isfinite(step).all(axis=1)

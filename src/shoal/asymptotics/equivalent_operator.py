@@ -1,0 +1,345 @@
+r"""Matrices $\alpha X X^T + U S U^T + \delta I$ that are never formed."""
+
+import math
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from shoal.core.checks import float_tensor, real
+from shoal.core.exceptions import AccuracyError
+from shoal.core.settings import in_standard_settings
+from shoal.numerics.krylov import relative
+from shoal.numerics.operator import Operator, like_factor
+
+if TYPE_CHECKING:
+    from linear_operator import LinearOperator
+
+_BLOCK = 2**26  # bytes of float64 rows at a time, where the data are float32
+
+
+class _Reflections(NamedTuple):
+    """Householder reflections, in LAPACK's form, and the triangle that they leave."""
+
+    vectors: Tensor
+    scales: Tensor
+    triangle: Tensor
+
+
+class Basis:
+    r"""$B = [X, U]$, whose $n$ rows are samples: $X$ the inputs, $U$ a few columns more.
+
+    A matrix $\alpha X X^T + U S U^T$ is the small matrix $\alpha R_X R_X^T + R_U S R_U^T$ seen
+    through the orthogonal factor of $B = QR$. So one factorization, which is stable whatever the
+    rank of $B$ and the signs of $S$, serves all such matrices, and costs as much memory as $B$.
+    If $B$ has as many columns as rows there is nothing to gain, and $Q = I$.
+
+    Factors are in float64 whatever the inputs: a kernel's largest eigenvalue is of the order of
+    $n$ times the smallest, too much for float32.
+
+    Attributes:
+        inputs: $X$, of shape (n, p).
+        columns: $U$, of shape (n, r).
+    """
+
+    def __init__(self, inputs: Tensor, columns: Tensor) -> None:
+        self.inputs = inputs
+        self.columns = columns
+
+    @property
+    def samples(self) -> int:
+        """The number of rows."""
+        return len(self.inputs)
+
+    @property
+    def rank(self) -> int:
+        """The size of the small matrix, and a bound on the rank of the large one."""
+        return min(self.samples, self.inputs.shape[1] + self.columns.shape[1])
+
+    def compress(self, scale: float, core: Tensor) -> Tensor:
+        r"""$Q^T (\alpha X X^T + U S U^T) Q$ without its zeros, of size ``rank``, in float64."""
+        features = self.inputs.shape[1]
+        if self._reflections is None:
+            rows = torch.cat((self.inputs.double(), self.columns.double()), dim=1)
+        else:
+            rows = self._reflections.triangle
+        left, right = rows[:, :features], rows[:, features:]
+        return scale * left @ left.T + right @ core @ right.T
+
+    def rotate(self, vectors: Tensor, *, back: bool = False) -> Tensor:
+        """$Q^T$ (or ``back`` $Q$) times columns of float64, $Q$ being square."""
+        if self._reflections is None:
+            return vectors
+        factors, scales, _ = self._reflections
+        return torch.ormqr(factors, scales, vectors, transpose=not back)
+
+    def product(self, scale: float, core: Tensor, vectors: Tensor, left: "Basis") -> Tensor:
+        r"""$(\alpha X' X^T + U' S U^T) v$ in the dtype of $v$, maybe wider than that of $X$.
+
+        Args:
+            scale: $\alpha$.
+            core: $S$.
+            vectors: $v$, in columns.
+            left: $[X', U']$, itself or another one.
+        """
+        inner = vectors.new_zeros(self.inputs.shape[1], vectors.shape[1])
+        for rows in self._blocks(vectors.dtype):
+            inner += self.inputs[rows].to(vectors).T @ vectors[rows]
+        through = core.to(vectors) @ (self.columns.to(vectors).T @ vectors)
+        result = left.columns.to(vectors) @ through
+        for rows in left._blocks(vectors.dtype):
+            result[rows] += scale * (left.inputs[rows].to(vectors) @ inner)
+        return result
+
+    def _blocks(self, dtype: torch.dtype) -> list[slice]:
+        size = self.samples
+        if dtype != self.inputs.dtype:
+            size = max(1, _BLOCK // (self.inputs.shape[1] * dtype.itemsize))
+        return [slice(start, start + size) for start in range(0, self.samples, size)]
+
+    @cached_property
+    def _reflections(self) -> _Reflections | None:
+        features, extra = self.inputs.shape[1], self.columns.shape[1]
+        if features + extra >= self.samples:
+            return None
+        both = torch.cat((self.inputs.double(), self.columns.double()), dim=1)
+        vectors, scales = torch.geqrf(both)
+        return _Reflections(vectors, scales, vectors[: features + extra].triu())
+
+
+class CrossOperator(Operator):
+    r"""A rectangular matrix $\alpha X' X^T + U' S U^T$: an equivalent between new inputs and old.
+
+    Args:
+        left: $X'$ and $U'$.
+        right: $X$ and $U$.
+        scale: $\alpha$.
+        core: $S$.
+        arrays: Whether ``to_dense`` gives a NumPy array.
+    """
+
+    def __init__(
+        self, left: Basis, right: Basis, *, scale: float, core: Tensor, arrays: bool = False
+    ) -> None:
+        self.left, self.right = left, right
+        self.scale, self.core = scale, core
+        self._arrays = arrays
+
+    @property
+    def shape(self) -> torch.Size:
+        """Rows and columns."""
+        return torch.Size((self.left.samples, self.right.samples))
+
+    @property
+    def _entries(self) -> Tensor:
+        return self.right.inputs
+
+    def _product(self, vectors: Tensor) -> Tensor:
+        return self.right.product(self.scale, self.core, vectors, self.left)
+
+    @in_standard_settings
+    def to_dense(self) -> Any:
+        """The matrix itself."""
+        return self._out(self._dense())
+
+    def _dense(self) -> Tensor:
+        left, right = self.left, self.right
+        low = left.columns @ self.core.to(left.columns) @ right.columns.T
+        return low.addmm_(left.inputs, right.inputs.T, alpha=self.scale)
+
+    def _out(self, result: Tensor) -> Any:
+        return result.cpu().numpy() if self._arrays else result
+
+
+class EquivalentOperator(CrossOperator):
+    r"""A symmetric matrix $\alpha X X^T + U S U^T + \delta I$, in the memory of $X$.
+
+    $X$ has shape (n, p), $U$ a few columns, and $S$ may be indefinite. Products cost $O(np)$. All
+    else rests on one factorization in float64, of $O(np \min(n, p))$ operations, which is made when
+    first needed, kept, and shared with the other kernel of the same data. NumPy arrays give NumPy
+    arrays. Factors must be on its device and must not require gradients; :meth:`linear_operator`
+    has those.
+
+    Args:
+        basis: $X$ and $U$.
+        scale: $\alpha$.
+        core: $S$.
+        shift: $\delta$.
+        arrays: Whether results that have no argument are NumPy arrays.
+
+    Example:
+        >>> import torch
+        >>> from shoal.asymptotics import Basis, EquivalentOperator
+        >>> x, ones = torch.eye(4, 2).double(), torch.ones(4, 1).double()
+        >>> core = torch.tensor([[-1.0]]).double()
+        >>> op = EquivalentOperator(Basis(x, ones), scale=2.0, core=core, shift=5.0)
+        >>> op.eigvalsh()
+        tensor([1.7639, 5.0000, 6.2361, 7.0000], dtype=torch.float64)
+        >>> (op @ op.solve(torch.ones(4).double())).round(decimals=9)
+        tensor([1., 1., 1., 1.], dtype=torch.float64)
+    """
+
+    @in_standard_settings
+    def __init__(
+        self, basis: Basis, *, scale: float, core: Tensor, shift: float, arrays: bool = False
+    ) -> None:
+        wide = float_tensor("core", core).double()
+        super().__init__(basis, basis, scale=real("scale", scale), core=wide, arrays=arrays)
+        self.basis, self.shift = basis, real("shift", shift)
+        size = basis.columns.shape[1]
+        if self.core.shape != (size, size) or not torch.equal(self.core, self.core.T):
+            raise ValueError(
+                f"core must be symmetric and of shape {(size, size)}, got {tuple(core.shape)}"
+            )
+
+    @property
+    def T(self) -> "EquivalentOperator":  # noqa: N802
+        """The transpose, which is the same."""
+        return self
+
+    def _product(self, vectors: Tensor) -> Tensor:
+        return self._shifted_product(vectors, self.shift)
+
+    @in_standard_settings
+    def to_dense(self) -> Any:
+        """The matrix itself."""
+        result = self._dense()
+        result.diagonal().add_(self.shift)
+        return self._out((result + result.T) / 2)  # symmetric to the last digit
+
+    @in_standard_settings
+    def diagonal(self) -> Any:
+        """The diagonal."""
+        x, columns = self.basis.inputs, self.basis.columns
+        low = ((columns @ self.core.to(columns)) * columns).sum(1)
+        return self._out(self.scale * x.square().sum(1) + low + self.shift)
+
+    @in_standard_settings
+    def eigvalsh(self) -> Any:
+        """All eigenvalues, ascending; their error is that of a dense method in float64."""
+        return self._out(self._eigenvalues.to(self.dtype))
+
+    @in_standard_settings
+    def solve(self, other: Any, *, shift: float = 0.0, rtol: float = 1e-6) -> Any:
+        r"""Solve $(M + \lambda I) x = b$ directly; $M + \lambda I$ may be indefinite.
+
+        Args:
+            other: $b$, a vector or a matrix of columns.
+            shift: $\lambda$. Another one costs no new factorization of the data.
+            rtol: Largest $\|b - (M + \lambda I) x\| / \|b\|$ of each column that is returned,
+                before $x$ is rounded to the dtype.
+
+        Raises:
+            AccuracyError: If the matrix is singular, or so nearly that ``rtol`` is not met.
+        """
+        total = self.shift + real("shift", shift)
+        rtol = real("rtol", rtol, above=0.0)
+        b = self._columns(other, self.basis.samples).double()
+        rank = self.basis.rank
+        rotated = self.basis.rotate(b)
+        inner = self._solve_core(rotated[:rank], total)
+        if rank < self.basis.samples:
+            self._check_regular(abs(total), total)
+            inner = torch.cat((inner, rotated[rank:] / total))
+        x = self.basis.rotate(inner, back=True)
+        reached = relative(b - self._shifted_product(x, total), b)
+        if not bool((reached <= rtol).all()):
+            raise AccuracyError(
+                f"the solution has a relative residual of {float(reached.max()):.1e}, above the "
+                f"rtol of {rtol:.1e}: the matrix is nearly singular, or rtol below round-off"
+            )
+        return like_factor(other, x.to(self.dtype))
+
+    @in_standard_settings
+    def logdet(self, *, shift: float = 0.0) -> Any:
+        r"""$\log\det(M + \lambda I)$ of a positive definite matrix, as a number of the dtype.
+
+        Raises:
+            ValueError: If it is not positive definite; the text says which shift makes it so.
+        """
+        total = self.shift + real("shift", shift)
+        outside = self.basis.samples - self.basis.rank
+        if "_eigenvalues" not in self.__dict__ and (total > 0 or not outside):
+            root, failed = torch.linalg.cholesky_ex(self._shifted(total))
+            if not int(failed):
+                inside = 2 * root.diagonal().log().sum()
+                return self._out((inside + outside * _log(total, outside)).to(self.dtype))
+        values = self._eigenvalues + (total - self.shift)
+        if not bool(values[0] > 0):
+            raise ValueError(
+                "logdet needs a positive definite matrix, and its least eigenvalue is "
+                f"{float(values[0]):.3g}: add a shift above {abs(float(values[0])):.3g} to it"
+            )
+        return self._out(values.log().sum().to(self.dtype))
+
+    def linear_operator(self) -> "LinearOperator":
+        """The same matrix for GPyTorch: a ``LinearOperator`` with exact solves and determinants.
+
+        Raises:
+            ImportError: If ``linear_operator`` is not installed; the extra ``gpytorch`` brings it.
+        """
+        from shoal.asymptotics.linear import EquivalentLinearOperator
+
+        return EquivalentLinearOperator.of(self)
+
+    @cached_property
+    def _small(self) -> Tensor:
+        return self.basis.compress(self.scale, self.core)
+
+    @cached_property
+    def _eigenvectors(self) -> tuple[Tensor, Tensor]:
+        values, vectors = torch.linalg.eigh(self._small)
+        return values, vectors
+
+    @cached_property
+    def _eigenvalues(self) -> Tensor:
+        if "_eigenvectors" in self.__dict__:
+            values = self._eigenvectors[0]
+        else:
+            values = torch.linalg.eigvalsh(self._small)
+        zeros = values.new_zeros(self.basis.samples - self.basis.rank)
+        return torch.cat((values, zeros)).sort().values + self.shift
+
+    def _shifted(self, total: float) -> Tensor:
+        small = self._small.clone()
+        small.diagonal().add_(total)
+        return small
+
+    def _solve_core(self, right: Tensor, total: float) -> Tensor:
+        """A solution by Cholesky's factors, or by eigenvectors if the matrix is indefinite."""
+        if "_eigenvectors" not in self.__dict__:
+            root, failed = torch.linalg.cholesky_ex(self._shifted(total))
+            if not int(failed):
+                return torch.cholesky_solve(right, root)
+        values, vectors = self._eigenvectors
+        shifted = values + total
+        self._check_regular(float(shifted.abs().min()), total)
+        return vectors @ ((vectors.T @ right) / shifted[:, None])
+
+    def _check_regular(self, least: float, total: float) -> None:
+        largest = float(torch.linalg.vector_norm(self._small)) + abs(total)
+        if least <= torch.finfo(torch.float64).eps * largest:
+            raise AccuracyError(
+                f"the matrix is singular: it has an eigenvalue of {least:.1e} and a norm of "
+                f"about {largest:.1e}; add a shift"
+            )
+
+    def _shifted_product(self, vectors: Tensor, shift: float) -> Tensor:
+        return super()._product(vectors) + shift * vectors
+
+
+class CrossOperators(NamedTuple):
+    """The equivalents of both kernels between new inputs and old.
+
+    Attributes:
+        ck: The conjugate kernel's.
+        ntk: The neural tangent kernel's.
+    """
+
+    ck: CrossOperator
+    ntk: CrossOperator
+
+
+def _log(value: float, needed: int) -> float:
+    return math.log(value) if needed else 0.0

@@ -1,0 +1,146 @@
+r"""Cholesky factors in the memory of the matrix."""
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from shoal.core.checks import real, shaped, writable
+from shoal.core.exceptions import AccuracyError
+from shoal.numerics.operator import Operator
+
+_PANEL = {"cpu": 1024, "cuda": 4096}  # columns that are eliminated together
+_ROWS = 16384  # of a product; BLAS counts some things in 32 bits
+
+
+class CholeskyFactor(Operator):
+    r"""$LL^T = K + \lambda I$, with $L$ below the diagonal of the array that has $K$ above it.
+
+    So nothing but panels is allocated, products with $K$ remain possible, and the same array can be
+    factored again for another $\lambda$. Panels are eliminated from the left, by products of
+    matrices: of $n^3/3$ operations all but a share of panel$/n$.
+
+    Args:
+        matrix: $K$ on and above the diagonal, contiguous; what is below is overwritten, and the
+            diagonal too.
+        diagonal: That of $K$, again.
+        ridge: $\lambda$.
+        on_panel: Called with the share of the work that is done.
+
+    Raises:
+        AccuracyError: If the matrix is not positive definite within rounding.
+
+    Example:
+        >>> import torch
+        >>> from shoal.numerics import CholeskyFactor
+        >>> k = torch.tensor([[3.0, 1.0], [1.0, 3.0]]).double()
+        >>> factor = CholeskyFactor(k, k.diagonal().clone(), ridge=1.0)
+        >>> factor.solve(torch.tensor([[5.0], [5.0]]).double()).T.round(decimals=9)
+        tensor([[1., 1.]], dtype=torch.float64)
+    """
+
+    def __init__(
+        self,
+        matrix: Tensor,
+        diagonal: Tensor,
+        ridge: float,
+        *,
+        on_panel: Callable[[float], object] | None = None,
+    ) -> None:
+        size = len(shaped("matrix", matrix, None, None))
+        if matrix.dtype not in (torch.float32, torch.float64):
+            raise TypeError(f"matrix must be float32 or float64, got {matrix.dtype}")
+        writable("matrix", matrix)
+        self.matrix = shaped("matrix", matrix, size, size)
+        self._diagonal = shaped("diagonal", diagonal, size).to(matrix)
+        self.ridge = real("ridge", ridge)
+        for panel in self._panels():
+            self._eliminate(panel)
+            if on_panel is not None:
+                on_panel((panel.stop / len(matrix)) ** 2 * (3 - 2 * panel.stop / len(matrix)))
+
+    @property
+    def shape(self) -> torch.Size:
+        """Rows and columns."""
+        return self.matrix.shape
+
+    @property
+    def _entries(self) -> Tensor:
+        return self.matrix
+
+    def diagonal(self) -> Tensor:
+        r"""The diagonal of $K + \lambda I$."""
+        return self._diagonal + self.ridge
+
+    def _panels(self) -> Iterator[slice]:
+        size, step = len(self.matrix), _PANEL.get(self.matrix.device.type, 1024)
+        return (slice(start, min(start + step, size)) for start in range(0, size, step))
+
+    def _eliminate(self, panel: slice) -> None:
+        """Columns of the factor, from those before them."""
+        matrix, before = self.matrix, self.matrix[panel, : panel.start]
+        block = matrix[panel, panel]
+        pivot = self._symmetric(panel)
+        pivot.diagonal().add_(self.ridge)
+        pivot.addmm_(before, before.T, alpha=-1)
+        root, failed = torch.linalg.cholesky_ex(pivot)
+        if int(failed) or not bool(root.diagonal().isfinite().all()):
+            raise AccuracyError(
+                f"the kernel matrix plus a ridge of {self.ridge:.3g} is not positive definite in "
+                f"{matrix.dtype}: take a larger ridge, or leave out equal samples"
+            )
+        block.copy_(root.tril() + block.triu(1))
+        for start in range(panel.stop, len(matrix), _ROWS):
+            rows = slice(start, start + _ROWS)
+            below = matrix[rows, panel]
+            below.copy_(matrix[panel, rows].T)
+            below.addmm_(matrix[rows, : panel.start], before.T, alpha=-1)
+            below.copy_(torch.linalg.solve_triangular(root, below.T, upper=False).T)
+
+    def _symmetric(self, panel: slice) -> Tensor:
+        """A block of $K$ on the diagonal."""
+        upper = self.matrix[panel, panel].triu(1)
+        return upper + upper.T + self._diagonal[panel].diag()
+
+    def _checked(self, name: str, given: Tensor) -> Tensor:
+        """Columns in the dtype of the matrix, or what is wrong with them."""
+        columns = shaped(name, given, len(self.matrix), None)
+        if columns.dtype != self.matrix.dtype:
+            raise TypeError(f"{name} must be {self.matrix.dtype}, got {columns.dtype}")
+        return columns
+
+    def product(self, vectors: Tensor) -> Tensor:
+        r"""$(K + \lambda I) V$."""
+        result = self.ridge * self._checked("vectors", vectors)
+        for panel in self._panels():
+            beyond = self.matrix[panel, panel.stop :]
+            result[panel] += (
+                self._symmetric(panel) @ vectors[panel] + beyond @ vectors[panel.stop :]
+            )
+            result[panel.stop :] += beyond.T @ vectors[panel]
+        return result
+
+    _product = product
+
+    def forward(self, b: Tensor) -> Tensor:
+        r"""$L^{-1} B$."""
+        result = self._checked("b", b).clone()
+        for panel in self._panels():
+            result[panel] -= self.matrix[panel, : panel.start] @ result[: panel.start]
+            block = self.matrix[panel, panel]
+            result[panel] = torch.linalg.solve_triangular(block, result[panel], upper=False)
+        return result
+
+    def solve(self, b: Tensor) -> Tensor:
+        r"""$(K + \lambda I)^{-1} B$."""
+        result = self.forward(b)
+        for panel in reversed(list(self._panels())):
+            below = self.matrix[panel.stop :, panel]
+            result[panel] -= below.T @ result[panel.stop :]
+            block = self.matrix[panel, panel].T
+            result[panel] = torch.linalg.solve_triangular(block, result[panel], upper=True)
+        return result
+
+    def logdet(self) -> float:
+        r"""$\log\det(K + \lambda I)$."""
+        return 2 * float(self.matrix.diagonal().double().log().sum())

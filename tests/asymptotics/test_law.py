@@ -1,0 +1,328 @@
+"""The limiting law against closed forms, moments, polynomials and random matrices."""
+
+import itertools
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from shoal.asymptotics import Law
+
+Array = NDArray[np.float64]
+RATIOS = [0.05, 0.5, 0.9, 1.0, 1.1, 2.0, 20.0]  # n/p
+
+
+def law_of(*covariances: Array, counts: list[float]) -> Law:
+    return Law(covariances, np.array(counts, float))
+
+
+def mass(law: Law) -> float:
+    return law.atom + sum(bulk.mass for part in law.components for bulk in part.bulks)
+
+
+@pytest.mark.parametrize("ratio", RATIOS)
+def test_marchenko_pastur(ratio: float) -> None:
+    law = law_of(np.full(200, 1.7), counts=[200 * ratio])
+    lower, upper = 1.7 * (1 - np.sqrt(ratio)) ** 2, 1.7 * (1 + np.sqrt(ratio)) ** 2
+    assert law.support == pytest.approx(np.array([[lower, upper]]), rel=1e-12, abs=1e-14)
+    assert law.atom == pytest.approx(max(0.0, 1 - 1 / ratio), abs=1e-14)
+    x = np.linspace(lower, upper, 202)[1:-1]
+    expected = np.sqrt((upper - x) * (x - lower)) / (2 * np.pi * 1.7 * ratio * x)
+    assert law.density(x) == pytest.approx(expected, rel=1e-7)
+    assert mass(law) == pytest.approx(1, abs=2e-9)
+    assert law.density(np.array([lower - 0.1, upper + 0.1])).tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("ratio", RATIOS)
+def test_marchenko_pastur_stieltjes(ratio: float) -> None:
+    law = law_of(np.ones(50), counts=[50 * ratio])
+    z = np.array([0.3 + 0.2j, 1.0 + 1e-3j, -2 + 1j, 0.7 - 0.4j])
+    # with δ = m of XXᵀ: z δ² + (z + 1 − c)δ + 1 = 0, and u = −1/(z(1 + δ))
+    for point, value in zip(z, law.stieltjes(z), strict=True):
+        roots = np.roots([point, point + 1 - ratio, 1])
+        candidates = -1 / (point * (1 + roots))
+        assert abs(candidates - value).min() < 1e-12
+        assert value.imag * point.imag > 0
+
+
+@pytest.mark.parametrize("ratio", [0.3, 2.0, 3.0, 9.0, 40.0])
+def test_two_atoms_against_the_cubic(ratio: float) -> None:
+    """C has eigenvalues 1 and 4, half each: x(v)(v − c)(v − 4c) = … is cubic in v."""
+    law = law_of(np.repeat([1.0, 4.0], 60), counts=[120 * ratio])
+    c = ratio
+    poly = np.polynomial.Polynomial
+    first, second, v = poly([-c, 1]), poly([-4 * c, 1]), poly([0, 1])
+    free = v * first * second + 0.5 * v * second + 2.0 * v * first  # minus x·first·second
+    x = np.linspace(0, 1.2 * law.support[-1, 1], 400)[1:]
+    expected = np.array(
+        [max((-1 / r).imag for r in (free - t * first * second).roots()) / np.pi for t in x]
+    )
+    assert law.density(x) == pytest.approx(np.maximum(expected, 0), abs=1e-7)
+    positive = expected > 1e-9
+    assert len(law.support) == np.count_nonzero(positive[1:] & ~positive[:-1]) + positive[0]
+    # the edges are the zeros of the discriminant of the cubic in v, as a polynomial in x
+    edges = law.support.reshape(-1)
+    nodes = np.linspace(0.5 * edges[0], 1.1 * edges[-1], 5)
+    values = [_discriminant((free - t * first * second).coef) for t in nodes]
+    roots = np.roots(np.polyfit(nodes, values, 4))
+    for edge in edges:
+        assert abs(roots - edge).min() < 1e-6 * edge
+
+
+def _discriminant(coefficients: Array) -> float:
+    d, c, b, a = coefficients
+    return float(18 * a * b * c * d - 4 * b**3 * d + b**2 * c**2 - 4 * a * c**3 - 27 * (a * d) ** 2)
+
+
+def test_edges_of_two_classes_against_a_discriminant() -> None:
+    """For C_a = s_a I the equations reduce to one polynomial in g = (1/p) tr Q̄."""
+    s, c = np.array([1.0, 5.0]), np.array([1.5, 0.4])
+    law = law_of(np.full(40, s[0]), np.full(40, s[1]), counts=[60, 16])
+
+    def polynomial(x: float) -> Array:
+        # 1/g = Σ c_a s_a/(1 + s_a g) − x
+        poly = np.polynomial.Polynomial
+        one, two, g = poly([1, s[0]]), poly([1, s[1]]), poly([0, 1])
+        return (one * two - g * (c[0] * s[0] * two + c[1] * s[1] * one - x * one * two)).coef
+
+    def discriminant(x: float) -> float:
+        roots = np.roots(polynomial(x)[::-1])
+        pairs = itertools.combinations(roots, 2)
+        return float(np.prod([(a - b) ** 2 for a, b in pairs]).real)
+
+    for edge in law.support.reshape(-1):
+        step = 1e-5 * edge
+        assert discriminant(edge - step) * discriminant(edge + step) < 0
+        assert discriminant(edge - 1e-9 * edge) * discriminant(edge + 1e-9 * edge) < 0
+
+
+def moments(covariances: list[Array], counts: Array) -> Array:
+    """Moments 1 to 4 of XXᵀ's law times p/n, by power series of the equation, in exact form.
+
+    At z = 1/s the resolvent's series in s follows by iterating the equation itself from δ = 0,
+    with matrices as coefficients: the k-th iteration is right up to order k.
+    """
+    p = len(covariances[0])
+    matrices = [np.diag(c) if c.ndim == 1 else c for c in covariances]
+    ratios = counts / p
+    order = 5
+    deltas = np.zeros((len(matrices), order + 1))  # δ_a as a series in s = 1/z
+    for _ in range(order + 1):
+        weights = np.array([_reciprocal(np.eye(1, order + 1)[0] + d) for d in deltas])
+        bulk = np.einsum("a,ak,aij->kij", ratios, weights, np.array(matrices))
+        # Q̄ = −s (1 − s B)^{-1}
+        inverse = np.zeros((order + 1, p, p))
+        inverse[0] = np.eye(p)
+        for k in range(1, order + 1):
+            inverse[k] = sum(bulk[j] @ inverse[k - 1 - j] for j in range(k))
+        resolvent = np.concatenate([np.zeros((1, p, p)), -inverse[:-1]])
+        deltas = np.einsum("aij,kji->ak", np.array(matrices), resolvent) / p
+    # −s Σ w_a/(1 + δ_a) = −Σ_k m_k s^{k+1}
+    weights = np.array([_reciprocal(np.eye(1, order + 1)[0] + d) for d in deltas])
+    return np.asarray((counts / counts.sum()) @ weights)[1:5]
+
+
+def _reciprocal(series: Array) -> Array:
+    result = np.zeros_like(series)
+    result[0] = 1 / series[0]
+    for k in range(1, len(series)):
+        result[k] = -(series[1 : k + 1] @ result[k - 1 :: -1][:k]) / series[0]
+    return result
+
+
+def quadrature_moments(law: Law) -> Array:
+    total = np.zeros(4)
+    angles = (np.arange(4000) + 0.5) * np.pi / 4000
+    for lower, upper in law.support:
+        x = lower + (upper - lower) * np.sin(angles / 2) ** 2
+        weight = law.density(x) * (upper - lower) * np.sin(angles) / 2 * np.pi / 4000
+        total += [weight @ x**k for k in range(1, 5)]
+    return total
+
+
+def rotated(values: Array, seed: int) -> Array:
+    basis = np.linalg.qr(np.random.default_rng(seed).standard_normal((len(values),) * 2))[0]
+    return np.asarray((basis * values) @ basis.T)
+
+
+@pytest.mark.parametrize(
+    ("covariances", "counts"),
+    [
+        ([np.linspace(0.5, 3, 30)], [40]),
+        ([np.linspace(0.5, 3, 30), np.linspace(2, 0, 30), np.full(30, 0.7)], [10, 25, 5]),
+        ([rotated(np.linspace(0.5, 3, 12), 0), np.linspace(0.2, 1, 12)], [6, 10]),
+    ],
+    ids=["one", "commuting", "dense"],
+)
+def test_moments(covariances: list[Array], counts: list[float]) -> None:
+    law = law_of(*covariances, counts=counts)
+    expected = moments(covariances, np.array(counts, float))
+    # the first two by hand: tr XᵀX/n and its square
+    weights, ratios = np.array(counts) / sum(counts), np.array(counts) / len(covariances[0])
+    p = len(covariances[0])
+    matrices = [np.diag(c) if c.ndim == 1 else c for c in covariances]
+    traces = np.array([np.trace(c) / p for c in matrices])
+    products = np.array([[np.sum(a * b) / p for b in matrices] for a in matrices])
+    assert expected[0] == pytest.approx(weights @ traces, rel=1e-12)
+    assert expected[1] == pytest.approx(weights @ traces**2 + weights @ products @ ratios)
+    assert quadrature_moments(law) == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.thorough("True")
+@pytest.mark.parametrize("ratio", [0.4, 2.5])
+@pytest.mark.parametrize("dense", [False, True])
+def test_random_matrices(ratio: float, dense: bool) -> None:
+    p = 80 if dense else 500
+    rng = np.random.default_rng(0)
+    values = [np.linspace(0.2, 2, p), np.linspace(1, 3, p)[::-1] ** 2, np.full(p, 0.5)]
+    counts = [round(share * ratio * p) for share in (0.5, 0.3, 0.2)]
+    covariances = [rotated(v, k) if dense and k < 2 else v for k, v in enumerate(values)]
+    law = law_of(*covariances, counts=[float(count) for count in counts])
+    distances = []
+    for _ in range(3):
+        columns = []
+        for k, count in enumerate(counts):
+            root = (
+                np.linalg.cholesky(covariances[k])
+                if covariances[k].ndim == 2
+                else np.diag(np.sqrt(values[k]))
+            )
+            columns.append(root @ rng.standard_normal((p, count)) / np.sqrt(p))
+        x = np.hstack(columns)
+        eigenvalues = np.sort(np.linalg.eigvalsh(x.T @ x if sum(counts) <= p else x @ x.T))
+        zeros = sum(counts) - len(eigenvalues)
+        empirical = (zeros + np.arange(1, len(eigenvalues) + 1)) / sum(counts)
+        distances.append(np.abs(empirical - law.cdf(eigenvalues)).max())
+    assert max(distances) < 4 / sum(counts)  # rigid eigenvalues: far below 1/√n
+
+
+def test_cdf_density_and_quantile_belong_together() -> None:
+    law = law_of(np.repeat([1.0, 9.0, 0.0], [40, 20, 20]), counts=[300.0])
+    assert law.atom == pytest.approx(1 - 60 / 300)
+    x = np.linspace(law.support[0, 0], law.support[-1, 1], 2001)[1:-1]
+    step = 1e-6
+    slope = (law.cdf(x + step) - law.cdf(x - step)) / (2 * step)
+    assert slope == pytest.approx(law.density(x), abs=1e-5)
+    levels = np.linspace(0.81, 0.99, 19)
+    assert law.cdf(law.quantile(levels)) == pytest.approx(levels, abs=1e-10)
+    assert law.quantile(np.array([0.0, 0.5])).tolist() == [0, 0]
+    # exact separation: the masses of bulks are those of the eigenvalues of C
+    assert np.diff(law.cdf(law.support), axis=1) == pytest.approx(np.array([[40], [20]]) / 300)
+
+
+@pytest.mark.thorough("20.0")
+@pytest.mark.parametrize("ratio", [0.05, 0.5, 1.0, 2.0, 20.0])
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.arange(1.0, 101.0),
+        np.geomspace(1e-2, 1e2, 300),
+        np.repeat([0.0, 1.0, 1e4], 40),
+        1 + 1e-3 * np.arange(100.0),
+    ],
+    ids=["100 atoms", "300 over four decades", "zeros", "close"],
+)
+def test_one_covariance_has_mass_one(values: Array, ratio: float) -> None:
+    law = law_of(values, counts=[ratio * len(values)])
+    assert mass(law) == pytest.approx(1, abs=1e-8)
+    assert (np.diff(law.support.reshape(-1)) > 0).all()
+    # exact separation: whole numbers of eigenvalues
+    shares = np.diff(law.cdf(law.support), axis=1)[:, 0] * ratio * len(values)
+    hard = int(law.support[0, 0] == 0)  # its mass is not one of separation
+    assert shares[hard:] == pytest.approx(np.round(shares[hard:]), abs=1e-4)
+
+
+@pytest.mark.thorough("20.0")
+@pytest.mark.parametrize("ratio", [0.05, 0.5, 1.0, 2.0, 20.0])
+@pytest.mark.parametrize("classes", [2, 5])
+def test_several_covariances_have_mass_one(classes: int, ratio: float) -> None:
+    rng = np.random.default_rng(classes)
+    covariances = [10 ** rng.uniform(-1.5, 1.5, 40) for _ in range(classes)]
+    covariances[0][:5] = 0
+    counts = rng.dirichlet(np.ones(classes)) * ratio * 40
+    law = law_of(*covariances, counts=list(counts))
+    assert mass(law) == pytest.approx(1, abs=1e-7)
+    assert len(law.support) >= 1
+
+
+def test_narrow_gap_and_tiny_bulk_are_found() -> None:
+    # a hundredth of the directions far above, and the ratio at which the gap is about to close
+    few = law_of(np.repeat([1.0, 50.0], [990, 10]), counts=[1000.0])
+    assert len(few.support) == 2
+    assert np.diff(few.cdf(few.support), axis=1)[1] == pytest.approx(0.01, abs=1e-8)
+    # two classes whose common law is that of one
+    same = law_of(np.repeat([1.0, 50.0], [990, 10]), 1.000001 * np.repeat([1.0, 50.0], [990, 10]),
+                  counts=[400.0, 600.0])  # fmt: skip
+    assert same.support == pytest.approx(few.support, rel=1e-5)
+    gaps = []
+    for value in np.linspace(1.5, 4.0, 6):
+        pair = [np.repeat([1.0, value], 20), 1.0000001 * np.repeat([1.0, value], 20)]
+        single = law_of(pair[0], counts=[200.0])
+        double = law_of(*pair, counts=[80.0, 120.0])
+        assert double.support == pytest.approx(single.support, rel=1e-5)
+        gaps.append(len(single.support))
+    assert set(gaps) == {1, 2}
+
+
+def test_orthogonal_classes_superpose() -> None:
+    first, second = np.repeat([1.0, 0.0], [30, 70]), np.repeat([0.0, 2.0], [30, 70])
+    law = law_of(first, second, counts=[60.0, 35.0])
+    # as if alone: 60 columns in 30 dimensions, 35 in 70, but with variance 1/100
+    assert law.atom == pytest.approx(30 / 95)
+    alone = [law_of(np.full(30, 0.3), counts=[60.0]), law_of(np.full(70, 1.4), counts=[35.0])]
+    x = np.linspace(0.01, 5, 50)
+    expected = 60 / 95 * alone[0].density(x) + 35 / 95 * alone[1].density(x)
+    assert law.density(x) == pytest.approx(expected, abs=1e-8)
+    assert mass(law) == pytest.approx(1, abs=1e-8)
+
+
+@pytest.mark.thorough("counts0", "counts2")
+@pytest.mark.parametrize(
+    ("counts", "rank"), [([90.0, 90.0], 25), ([8.0, 150.0], 23), ([20.0, 20.0], 25)]
+)
+def test_singular_covariances_that_do_not_commute(counts: list[float], rank: int) -> None:
+    """Ranks 10 and 15 in 30 dimensions, with eigenvalues zero only up to rounding."""
+    rng = np.random.default_rng(0)
+    bases = [np.linalg.qr(rng.standard_normal((30, 30)))[0] for _ in range(2)]
+    first, second = 2 * bases[0][:, :10] @ bases[0][:, :10].T, bases[1][:, :15] @ bases[1][:, :15].T
+    law = law_of((first + first.T) / 2, (second + second.T) / 2, counts=counts)
+    total = sum(counts)
+    assert law.atom == pytest.approx(1 - rank / total, abs=1e-12)
+    assert mass(law) == pytest.approx(1, abs=1e-7)
+    # δ_a = (1/p) tr C_a Q, Q = (Σ_b (n_b/p) C_b/(1 + δ_b) − z)^{-1}, by plain iteration
+    z = 0.3 + 0.5j
+    delta = np.zeros(2, complex)
+    for _ in range(500):
+        loads = np.array(counts) / 30 / (1 + delta)
+        inverse = np.linalg.inv(loads[0] * first + loads[1] * second - z * np.eye(30))
+        new = np.array([np.trace(first @ inverse), np.trace(second @ inverse)]) / 30
+        delta = (delta + new) / 2
+    expected = -(np.array(counts) / total / (1 + delta)).sum() / z
+    assert law.stieltjes(np.array([z]))[0] == pytest.approx(expected, rel=1e-10)
+
+
+def test_no_variance_is_an_atom() -> None:
+    law = law_of(np.zeros(10), counts=[20.0])
+    assert (law.atom, len(law.support)) == (1.0, 0)
+    mixed = law_of(np.zeros(10), np.ones(10), counts=[5.0, 20.0])
+    assert mixed.atom == pytest.approx(15 / 25)
+
+
+@pytest.mark.parametrize(
+    ("covariances", "counts", "message"),
+    [
+        ([], [], "covariances must"),
+        ([np.ones(3)], [1.0, 2.0], "counts must"),
+        ([np.ones(3)], [0.0], "counts must"),
+        ([np.ones(3)], [np.inf], "counts must"),
+        ([np.ones(3), np.ones(4)], [1.0, 2.0], "covariances must"),
+        ([np.ones((3, 2))], [1.0], "covariances must"),
+        ([np.array([1.0, np.nan])], [1.0], "covariances must"),
+        ([np.array([1.0, -1.0])], [1.0], "covariances must"),
+        ([np.array([[1.0, 2.0], [2.0, 1.0]])], [1.0], "covariances must"),
+        ([np.array([[1.0, 0.5], [0.0, 1.0]])], [1.0], "covariances must"),
+    ],
+)
+def test_bad_input(covariances: list[Array], counts: list[float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        law_of(*covariances, counts=counts)
