@@ -27,12 +27,8 @@ def near(net: Any, x: Tensor) -> Tensor:
 def trio(width: int) -> list[tuple[Any, Tensor]]:
     """The three architectures, with inputs."""
     options: Any = {"width": width, "dtype": torch.float64, "seed": 1}
-    residual = shoal.ResNet.du2018(
-        shoal.activations.Softplus(),
-        3,
-        eigenvalue=shoal.kernels.pair_eigenvalue(UNIT),
-        constant=0.5,
-    )
+    scale = 0.5 * shoal.kernels.pair_eigenvalue(UNIT) ** 1.5
+    residual = shoal.ResNet("softplus", 3, residual_scale=scale)
     convolutional = shoal.ConvResNet(shoal.activations.Tanh(), 2, residual_scale=0.2)
     return [
         (
@@ -278,7 +274,7 @@ def test_widths_of_theorems_and_of_experience() -> None:
     assert found.certified is not None
     assert found.empirical is not None
     assert found.empirical <= found.certified <= 64
-    residual = shoal.ResNet.du2018(shoal.activations.Softplus(), 2, eigenvalue=1.0, constant=0.5)
+    residual = shoal.ResNet("softplus", 2, residual_scale=0.5)
     width = shoal.certificates.required_width(residual, x, LABELS, largest_width=0).theorems
     assert 1e15 < width["Du 2018, Theorem 4.1 (corrected), gradient descent"] < 1e24
 
