@@ -1,20 +1,29 @@
 """Training and prediction of infinitely wide networks, without training them."""
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from shoal.architectures import Architecture, ImageArchitecture
-from shoal.core.checks import float_tensor, one_of
+from shoal.architectures import Architecture
+from shoal.core.checks import one_of, real
 from shoal.core.settings import in_standard_settings
+from shoal.kernels import Kernels, kernel
 from shoal.kernels.arguments import as_tensor
-from shoal.learning.convergence.arguments import Initial, checked_labels, checked_schedule
-from shoal.learning.convergence.linear import GradientFlow, LinearTraining
-from shoal.learning.convergence.trained_architecture import TrainedArchitecture
+from shoal.kernels.images.function import checked_points, chosen_kernels
+from shoal.learning.linear_training import (
+    GradientFlow,
+    Initial,
+    LinearTraining,
+    checked_schedule,
+)
+from shoal.learning.problem import checked_labels
 from shoal.networks import Network
+
+_READOUTS = frozenset({"readout", "skip"})  # groups that the output is linear in
 
 
 @in_standard_settings
@@ -100,46 +109,85 @@ def gradient_flow(
         >>> round(curve.training.time_to(0.01), 6)
         2.917167
     """
-    images = isinstance(architecture, ImageArchitecture)
-    inputs = _inputs("x", as_tensor(x, "x"), images=images)
-    tests = as_tensor(x_test, "x_test")
-    if tests is not None:
-        tests = _like(_inputs("x_test", tests, images=images), inputs, "x_test")
+    if isinstance(initial, Network):
+        trainable, width, readout_scale = _of_network(
+            architecture, initial, trainable, width, readout_scale
+        )
+    function = chosen_kernels(architecture, trainable=trainable, width=width)
+    scale = real("readout_scale", 1.0 if readout_scale is None else readout_scale)
+    inputs = checked_points(function, "x", as_tensor(x, "x")).detach()
+    labels = _like(checked_labels("y", y, len(inputs)).detach(), inputs, "y")
+    one_of("covariance", covariance, ("none", "diagonal", "full"))
+    checked_schedule(times, steps, step_size)  # before the work
+    tests = cross = prior = None
+    if x_test is not None:
+        tests = checked_points(function, "x_test", as_tensor(x_test, "x_test")).detach()
+        tests = _like(tests, inputs, "x_test")
         if tests.shape[1:] != inputs.shape[1:]:
             wanted = " by ".join(map(str, inputs.shape[1:]))
             got = " by ".join(map(str, tests.shape[1:]))
             raise ValueError(f"x_test must have the {wanted} features of x, got {got}")
-    labels = _like(checked_labels("y", y, len(inputs)), inputs, "y")
-    one_of("covariance", covariance, ("none", "diagonal", "full"))
-    checked_schedule(times, steps, step_size)  # before the work
-    given = (trainable, width, readout_scale)
     if isinstance(initial, Network):
-        trained = TrainedArchitecture.of_network(architecture, initial, *given)
-        initial = _values(initial, inputs, tests)
-    else:
-        scale = 1.0 if readout_scale is None else readout_scale
-        trained = TrainedArchitecture.of(architecture, trainable, width, scale)
+        with torch.no_grad():
+            initial = initial(inputs), None if tests is None else initial(tests)
+    evaluate = partial(scaled_kernels, architecture, function.trainable, width, scale)
+    if tests is not None:
+        cross = evaluate(tests, inputs)
+        if initial == "random" and covariance != "none":
+            full = covariance == "full"
+            prior = kernel(architecture, tests.double(), diag=not full).ck * scale**2
     training = LinearTraining(
-        trained.kernels(inputs),
+        evaluate(inputs),
         labels.numpy() if isinstance(x, np.ndarray) else labels,
-        cross=None if tests is None else trained.kernels(tests, inputs),
-        prior=None
-        if tests is None or initial != "random" or covariance == "none"
-        else trained.covariance(tests, full=covariance == "full"),
+        cross=cross,
+        prior=prior,
         initial=initial,
         reduction=reduction,
     )
     return training.run(times, steps=steps, step_size=step_size, covariance=covariance)
 
 
-def _inputs(name: str, x: object, *, images: bool) -> Tensor:
-    tensor = float_tensor(name, x).detach()
-    if tensor.dim() != 2 and not images:  # those are looked at where their kernels are made
+def scaled_kernels(
+    architecture: Architecture,
+    trainable: frozenset[str],
+    width: int | None,
+    readout_scale: float,
+    x1: Tensor,
+    x2: Tensor | None = None,
+) -> Kernels:
+    r"""The kernels of a network whose initial readout has a factor $s$, in float64.
+
+    The covariance of the initial function has the factor $s^2$, and so has the part of the NTK that
+    reaches its weights through the readout: all but the readout's own share.
+    """
+    second, square = None if x2 is None else x2.double(), readout_scale**2
+    evaluate = partial(kernel, architecture, x1.double(), second, width=width)
+    ck, ntk = evaluate(trainable=trainable)
+    if square == 1:
+        return Kernels(ck, ntk)
+    readouts, scaled = trainable & _READOUTS, ntk * square
+    if readouts:
+        scaled += (1 - square) * evaluate(trainable=readouts).ntk
+    return Kernels(ck * square, scaled)
+
+
+def _of_network(
+    architecture: Architecture,
+    network: Network[Any],
+    trainable: Iterable[str] | None,
+    width: int | None,
+    readout_scale: float | None,
+) -> tuple[Iterable[str], int | None, float]:
+    """The options that a network has, unless others are given."""
+    if network.architecture != architecture:
         raise ValueError(
-            f"{name} must have shape (samples, features), got {tuple(tensor.shape)}: images are "
-            "for networks such as ConvDEQ, or flatten(1) them"
+            f"initial must be a network of {architecture!r}, got one of {network.architecture!r}"
         )
-    return tensor
+    if trainable is None:
+        trainable = [name for name, p in network.groups.items() if p.requires_grad]
+    if width is None and architecture.width_matters:
+        width = network.spec.width
+    return trainable, width, network.spec.readout_scale if readout_scale is None else readout_scale
 
 
 def _like(values: Tensor, x: Tensor, name: str) -> Tensor:
@@ -149,8 +197,3 @@ def _like(values: Tensor, x: Tensor, name: str) -> Tensor:
             f"got {values.dtype} on {values.device}"
         )
     return values
-
-
-def _values(network: Network[Any], x: Tensor, x_test: Tensor | None) -> Initial:
-    with torch.no_grad():
-        return network(x), None if x_test is None else network(x_test)
