@@ -1,4 +1,4 @@
-"""How wide must a network be? By the theorems, by certificates, by trying, and to predict."""
+"""How wide must a network be? By the theorems, by certificates, by trying."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -18,8 +18,7 @@ from shoal.certificates.refusals import uncovered
 from shoal.core import checks
 from shoal.core.settings import in_standard_settings
 from shoal.kernels.arguments import as_tensor, checked_image_samples, checked_samples
-from shoal.learning.convergence.arguments import checked_labels
-from shoal.learning.prediction.width import accurate_width
+from shoal.learning.problem import checked_labels
 from shoal.networks import Network, build, empirical_kernel
 from shoal.training import TrainingError, train
 from shoal.training.gram import gram_group
@@ -52,8 +51,6 @@ class RequiredWidth:
         empirical: The same for gradient descent that keeps what the theorems conclude.
         largest_width: The largest width tried.
         assumption: What the theorems' widths rest on; if there are none, why.
-        accurate: If an ``excess`` was given, the width from which a network with a trained readout
-            predicts new samples as well as an infinitely wide one, but for that share.
     """
 
     theorems: Mapping[str, float] = field(hash=False)
@@ -61,7 +58,6 @@ class RequiredWidth:
     empirical: int | None
     largest_width: int
     assumption: str
-    accurate: int | None = None
 
     def __str__(self) -> str:
         def word(width: float | None) -> str:
@@ -70,8 +66,6 @@ class RequiredWidth:
             return "no width" if math.isinf(width) else f"{width:.4g}"
 
         rows = {**self.theorems, "certificate": self.certified, "experience": self.empirical}
-        if self.accurate is not None:
-            rows["prediction"] = self.accurate
         size = max(map(len, rows))
         lines = [f"{name:<{size}}  {word(width)}" for name, width in rows.items()]
         return "\n".join(lines if self.theorems else [f"no theorem: {self.assumption}", *lines])
@@ -109,10 +103,8 @@ def required_width(
     readout_scale: float = 1.0,
     largest_width: int = 512,
     seeds: int = 2,
-    excess: float | None = None,
-    ridge: float = 0.0,
 ) -> RequiredWidth:
-    r"""Say how wide a network must be for gradient descent to train it, and to predict well.
+    r"""Say how wide a network must be for gradient descent to train it.
 
     Args:
         architecture: Theorems are about a ``DEQ`` in the parametrization of Ling 2023, an
@@ -125,10 +117,6 @@ def required_width(
         largest_width: Up to which width networks are built and tried, in powers of two. Zero tries
             none.
         seeds: How many networks of each width must all succeed.
-        excess: The share by which the predicted error on new samples may exceed that of an
-            infinitely wide network, for one hidden layer or an equilibrium; needs no training. See
-            ``width`` of :func:`shoal.learning_curve`.
-        ridge: Of the readout that is trained for that.
 
     Returns:
         The widths, side by side.
@@ -157,9 +145,8 @@ def required_width(
     scale = checks.real("readout_scale", readout_scale)
     largest = checks.integer("largest_width", largest_width, at_least=0)
     seeds = checks.integer("seeds", seeds, at_least=1)
-    ridge = checks.real("ridge", ridge, at_least=0.0)
     inputs = _inputs(architecture, as_tensor(x, "x")).detach().double().cpu()
-    labels = checked_labels("y", y, len(inputs)).double().cpu()
+    labels = checked_labels("y", y, len(inputs)).detach().double().cpu()
     labels = labels[:, None] if labels.dim() == 1 else labels
     draw = Draw(inputs, labels, 1 - confidence, scale)
     kind = uncovered(architecture)
@@ -177,11 +164,6 @@ def required_width(
         empirical=attempt(lambda net: trains(net, inputs, labels)),
         largest_width=largest,
         assumption=law if isinstance(law, str) else _ASSUMPTION,
-        accurate=(
-            None
-            if excess is None
-            else accurate_width(architecture, inputs, labels, excess=excess, ridge=ridge)
-        ),
     )
 
 

@@ -25,7 +25,7 @@ import scipy  # whose parts are imported where they are first used
 import torch
 from torch import Tensor
 
-from shoal.architectures import Architecture, ImplicitArchitecture
+from shoal.architectures import Architecture, ImageArchitecture, ImplicitArchitecture
 from shoal.core.checks import integer, items, seeded
 from shoal.core.exceptions import AccuracyError
 from shoal.core.figures import Axes, Figure, empty_figure
@@ -162,12 +162,13 @@ def _checked_width(width: int) -> int:
 
 def _check_features(problem: Problem) -> None:
     """Refuse networks of finite width about which no theory is known."""
-    if not isinstance(problem.function, KernelFunction):
+    architecture = problem.function.architecture
+    of_images = isinstance(architecture, ImageArchitecture)
+    if of_images:
         raise ValueError(
             "width is for vectors: features of images are of channels and pixels, and not "
-            f"drawn independently, got {problem.function.architecture!r}"
+            f"drawn independently, got {architecture!r}"
         )
-    architecture = problem.function.architecture
     layers = getattr(architecture, "activations", (None, None))
     if not isinstance(architecture, ImplicitArchitecture) and len(layers) != 1:
         raise ValueError(

@@ -12,7 +12,8 @@ from torch import Tensor
 
 def ridge_regression(k: Tensor, y: Tensor, ridge: float) -> Tensor:
     r"""The coefficients $\alpha = (K + \lambda I)^{-1} y$."""
-    return torch.linalg.solve(k + ridge * torch.eye(len(k), dtype=k.dtype), y)
+    alpha: Tensor = torch.linalg.solve(k + ridge * torch.eye(len(k), dtype=k.dtype), y)
+    return alpha
 
 
 def leave_one_out(k: Tensor, y: Tensor, ridge: float) -> tuple[Tensor, Tensor]:

@@ -353,7 +353,7 @@ class KernelRegression:
             ValueError: If there is no factorization in float64, which the determinant is read from.
             AccuracyError: If it overflows.
         """
-        logdet = self._factor("log_marginal_likelihood").logdet()
+        logdet: float = self._factor("log_marginal_likelihood").logdet()
         fit = float((self._problem.y * self._alpha).sum())
         if not math.isfinite(fit):
             raise AccuracyError("the likelihood of these targets overflows: scale y down")

@@ -82,7 +82,8 @@ def conjugate_gradients(
     b = b / scale
     solution, residual, reached = torch.zeros_like(b), b, relative(b, b)
     direction, energy = residual, None
-    counts, history, steps = torch.zeros_like(reached, dtype=torch.long), [], 0
+    counts, steps = torch.zeros_like(reached, dtype=torch.long), 0
+    history: list[Tensor] = []
     aim = rtol if exact is None else _sweep(reached, rtol)
 
     def precondition(vectors: Tensor) -> Tensor:

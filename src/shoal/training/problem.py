@@ -9,7 +9,7 @@ from shoal.activations.description import description
 from shoal.core.checks import float_tensor
 from shoal.core.files import checksum
 from shoal.kernels.arguments import as_tensor
-from shoal.learning.convergence.arguments import checked_labels
+from shoal.learning.problem import checked_labels
 from shoal.networks import EquilibriumNetwork, Network
 from shoal.networks.module_inputs import ModuleInputs
 
@@ -33,7 +33,7 @@ class Problem(NamedTuple):
         if not isinstance(net, Network):
             raise TypeError(f"net must be a network made by shoal.build, got {type(net).__name__}")
         inputs = net.check_input(as_tensor(x, "x")).detach()
-        labels = checked_labels("y", as_tensor(y, "y"), len(inputs))
+        labels = checked_labels("y", y, len(inputs)).detach()
         labels = float_tensor(f"y in {inputs.dtype}", labels.to(inputs))  # which may overflow
         labels = labels[:, None] if labels.dim() == 1 else labels
         if labels.shape[1] != net.spec.out_features:

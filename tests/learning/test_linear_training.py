@@ -11,7 +11,7 @@ import shoal
 from shoal import DEQ, FullyConnected, gradient_flow
 from shoal.activations import ReLU, Tanh
 from shoal.kernels import Kernels
-from shoal.learning.convergence import LinearTraining
+from shoal.learning import LinearTraining
 
 DEQS = [DEQ(Tanh(), 0.2, 0.8), DEQ(ReLU(), 0.3, 1.0)]
 

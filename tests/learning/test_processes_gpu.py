@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from learning.regression import shared_work
+from learning import shared_work
 from ranks import run_ranks
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -11,7 +11,7 @@ import torch
 from blocks import page_blocks
 
 import shoal
-from learning.regression import shared_work
+from learning import shared_work
 from ranks import run_ranks
 
 pytestmark = pytest.mark.skipif(
