@@ -616,12 +616,8 @@ def ridges() -> Any:
 def learning_curve() -> Any:
     x = points(80, 4)
     c = shoal.learning_curve(relu(), x, targets(x), sizes=[20, 40, 80], ridge=0.1, repeats=2)
-    law = shoal.learning_curve(tanh(), mixture(), n=[40, 80], ridge=0.1)
     names = ("test_error", "bias", "variance", "train_error")
-    return {
-        "samples": {name: getattr(c, name) for name in names},
-        "mixture": {name: getattr(law, name) for name in names},
-    }
+    return {"samples": {name: getattr(c, name) for name in names}}
 
 
 @call(1e-8, "n times 1e-12 of the diagonal, over small eigenvalues")
