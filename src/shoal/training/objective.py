@@ -37,18 +37,18 @@ class Problem(NamedTuple):
     y: Tensor
 
     @classmethod
-    def checked(cls, net: object, x: object, y: Any) -> Self:
+    def checked(cls, net: object, x: object, y: object) -> Self:
         """Check a network and its data."""
         if not isinstance(net, Network):
             raise TypeError(f"net must be a network made by shoal.build, got {type(net).__name__}")
         inputs = net.check_input(as_tensor(x, "x")).detach()
-        labels = float_tensor("y", as_tensor(y, "y"))
-        labels = float_tensor(f"y in {inputs.dtype}", labels.to(inputs))  # which may overflow
+        given = float_tensor("y", as_tensor(y, "y"))
+        labels = float_tensor(f"y in {inputs.dtype}", given.to(inputs))  # which may overflow
         labels = labels[:, None] if labels.dim() == 1 else labels
         if labels.shape != (len(inputs), net.spec.out_features):
             raise ValueError(
                 f"y must have shape (n,) or (n, outputs) with n = {len(inputs)}, with one column "
-                f"for each of the network's {net.spec.out_features} outputs, got {tuple(y.shape)}"
+                f"for each of the network's {net.spec.out_features} outputs, got {tuple(given.shape)}"
             )
         return cls(net, inputs, labels)
 
