@@ -45,10 +45,11 @@ class Problem(NamedTuple):
         given = float_tensor("y", as_tensor(y, "y"))
         labels = float_tensor(f"y in {inputs.dtype}", given.to(inputs))  # which may overflow
         labels = labels[:, None] if labels.dim() == 1 else labels
-        if labels.shape != (len(inputs), net.spec.out_features):
+        samples, outputs = len(inputs), net.spec.out_features
+        if labels.shape != (samples, outputs):
             raise ValueError(
-                f"y must have shape (n,) or (n, outputs) with n = {len(inputs)}, with one column "
-                f"for each of the network's {net.spec.out_features} outputs, got {tuple(given.shape)}"
+                f"y must have shape (n,) or (n, outputs) with n = {samples}, with one column for "
+                f"each of the network's {outputs} outputs, got {tuple(given.shape)}"
             )
         return cls(net, inputs, labels)
 
