@@ -72,7 +72,7 @@ def test_examples_of_the_pages(page: Path, namespace: dict[str, object]) -> None
 
 LONG = (
     *("sklearn_estimators", "certificates.width", "distillation.distill"),
-    *(f"designs.{name}" for name in ("design", "patches", "result", "sphere")),
+    *(f"designs.{name}" for name in ("design", "result", "sphere")),
 )
 
 

@@ -22,7 +22,7 @@ from shoal.learning.convergence.arguments import checked_labels
 from shoal.learning.prediction.width import accurate_width
 from shoal.networks import Network, build, empirical_kernel
 from shoal.training import TrainingError, train
-from shoal.training.gram import gram_group
+from shoal.training.measures import gram_group
 
 NO_ROOM = 1e-9  # instead of less than nothing, where no theorem holds
 
