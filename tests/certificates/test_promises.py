@@ -161,11 +161,9 @@ def test_flow_and_descent_are_told_apart() -> None:
     assert not certificate.holds
     assert "Gradient flow is (proved" in certificate.explanation
     rate = certificate.gradient_flow.rate or 0
-    run = shoal.train(
-        net, x, y, method="flow", steps=4, step_size=0.5 / rate, certificate=certificate
-    )
-    for time, value in enumerate(run.losses.tolist()):
-        assert value <= math.exp(-0.5 * time) * run.losses[0] * (1 + 1e-6)
+    run = shoal.train(net, x, y, steps=400, step_size=0.005 / rate, monitor=False)
+    for step, value in enumerate(run.losses.tolist()):  # short steps, nearly a flow
+        assert value <= math.exp(-0.005 * step) * run.losses[0] * (1 + 1e-6)
 
 
 @pytest.mark.parametrize("groups", [{"skip"}, {"readout"}, {"readout", "input"}, {"recurrent"}])

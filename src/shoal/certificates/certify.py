@@ -15,7 +15,7 @@ from shoal.core import checks
 from shoal.core.settings import in_standard_settings
 from shoal.equilibrium import Implicit
 from shoal.networks import EquilibriumNetwork, Network
-from shoal.training.problem import Problem
+from shoal.training.objective import Problem
 
 _LARGEST = 1e152  # of the inputs, whose squares are summed
 

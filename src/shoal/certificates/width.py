@@ -21,7 +21,7 @@ from shoal.kernels.arguments import as_tensor, checked_image_samples, checked_sa
 from shoal.learning.problem import checked_labels
 from shoal.networks import Network, build, empirical_kernel
 from shoal.training import TrainingError, train
-from shoal.training.gram import gram_group
+from shoal.training.measures import gram_group
 
 NO_ROOM = 1e-9  # instead of less than nothing, where no theorem holds
 

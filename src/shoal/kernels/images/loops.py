@@ -2,12 +2,15 @@ r"""The kernels of convolutional ReLU equilibria on the threads of a CPU, with N
 
 For readouts of all pixels: the field of pairs of equal pixels of two images stays in the nearest
 cache from the first product to the last sum, in float64. The iterations are those of
-:mod:`shoal.kernels.backends.pixel_tiles`. Fields have a border as wide as the reach of a patch,
+:mod:`shoal.kernels.gpu.pixels`. Fields have a border as wide as the reach of a patch,
 which is zero, or filled with the opposite side: a sum over patches is then one of shifted rows.
 """
 
 import math
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import numba
@@ -15,14 +18,14 @@ import numpy as np
 import torch
 from numba import float64, int64, void
 from numba.core.types import UniTuple
+from numpy.polynomial import Chebyshev, Polynomial
 from numpy.typing import NDArray
 from torch import Tensor
 
-from shoal.kernels.backends.compiled_loops import MATH, Loop, arc_cosine, compiled
-from shoal.kernels.backends.loops import in_threads
-from shoal.kernels.backends.pixel_equilibrium import Equilibrium
+from shoal.kernels.images.fused_passes import Equilibrium
 
 Array = NDArray[Any]
+Loop = Callable[..., None]
 Patch = tuple[int, int, int, int, int]
 """The reach of a patch down and across, the sides of images, and whether they are circular."""
 Work = tuple[Array, Array, Array, Array, Array, Array]
@@ -32,6 +35,8 @@ _LOWEST = -1 / 3  # eigenvalues of averages over patches are at least this times
 _TOLERANCE = 1e-13  # of the error of a field, relative to its largest number
 _STALLED = 2e-14  # relative residual up to which rounding may have stopped the progress
 _MOST_STEPS = 1000
+_MATH = {"contract", "nsz"}  # a*b + c in one rounding; nothing else is rearranged
+_PAIRS = 8  # least pairs of a thread
 _LANES = 8  # numbers in a row come in so many at once
 
 
@@ -73,10 +78,22 @@ def pixel_loops(
         part = slice(start, stop)
         loop(points, own, first[part], second[part], patch, equilibrium, rule, out[:, part])
 
-    in_threads(some, len(first))
+    _in_threads(some, len(first))
     if not bool((out[2] <= max(tolerance, _STALLED)).all()):
         raise ArithmeticError("the equilibrium of a pair of images was not reached")
     return torch.from_numpy(out[:2])
+
+
+def _in_threads(work: Callable[[int, int], None], count: int) -> None:
+    """Do work on so many pairs, some of them in each of torch's threads."""
+    threads = max(1, min(torch.get_num_threads(), count // _PAIRS))
+    ends = [count * k // threads for k in range(threads + 1)]
+    if threads == 1:
+        work(0, count)
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        for done in [pool.submit(work, *pair) for pair in pairwise(ends)]:
+            done.result()
 
 
 @lru_cache(maxsize=1)
@@ -84,10 +101,51 @@ def _compiled_pairs() -> Loop:
     numbers, scalars, patch = int64[::1], float64[::1], UniTuple(int64, 5)  # type: ignore[no-untyped-call]
     images, fields = float64[:, :, :, ::1], float64[:, :, ::1]
     signature = void(images, fields, numbers, numbers, patch, scalars, scalars, float64[:, :])
-    return compiled(signature, _pairs)
+    return _compiled(signature, _pairs)
 
 
-@numba.njit(inline="always", fastmath=MATH)
+def _compiled(signature: Any, function: Loop) -> Loop:
+    """Compile, with the result kept on disk, or in memory where no folder can be written to."""
+    for cache in (True, False):
+        try:
+            found: Loop = numba.njit(signature, nogil=True, fastmath=_MATH, cache=cache)(function)
+        except RuntimeError:
+            if not cache:
+                raise
+        else:
+            return found
+    raise AssertionError
+
+
+def _excess(z: Array) -> Array:
+    r"""$(\arcsin(s)/s - 1)/z$ for $z = s^2 \le 1/4$, by its power series."""
+    total = np.zeros_like(z)
+    for n in range(60, 0, -1):
+        total = total * z + math.comb(2 * n, n) / 4**n / (2 * n + 1)
+    return total
+
+
+_EXCESS = tuple(
+    Chebyshev.interpolate(_excess, 13, domain=[0, 0.25]).convert(kind=Polynomial).coef.tolist()
+)
+
+
+@numba.njit(inline="always", fastmath=_MATH)
+def _arc_cosine(c: float) -> float:
+    """The arc cosine to two units in the last place, without branches: loops vectorize."""
+    a = min(abs(c), 1.0)
+    far = a > 0.5
+    z = (1.0 - a) * 0.5 if far else a * a
+    s = math.sqrt(z)
+    p: float = _EXCESS[13]
+    for k in range(12, -1, -1):
+        p = p * z + _EXCESS[k]
+    w = s + s * z * p
+    angle = 2.0 * w if far else math.pi / 2 - w
+    return angle if c >= 0 else math.pi - angle
+
+
+@numba.njit(inline="always", fastmath=_MATH)
 def _cosine(covariance: float, root: float) -> float:
     """The cosine of a pair of pixels, zero if one is empty."""
     c = covariance / (root if root > 0 else 1.0)
@@ -96,7 +154,7 @@ def _cosine(covariance: float, root: float) -> float:
 
 
 # Loops are written out: Numba takes seconds to compile an expression of whole arrays.
-@numba.njit(fastmath=MATH)
+@numba.njit(fastmath=_MATH)
 def _copy(source: Array, out: Array, down: int, across: int) -> None:
     """Copy a field into another one, so many pixels down and across."""
     for p in range(source.shape[0]):
@@ -104,7 +162,7 @@ def _copy(source: Array, out: Array, down: int, across: int) -> None:
             out[down + p, across + q] = source[p, q]
 
 
-@numba.njit(fastmath=MATH)
+@numba.njit(fastmath=_MATH)
 def _clear(out: Array) -> None:
     """Fill a field with zeros."""
     for p in range(out.shape[0]):
@@ -112,7 +170,7 @@ def _clear(out: Array) -> None:
             out[p, q] = 0.0
 
 
-@numba.njit(fastmath=MATH)
+@numba.njit(fastmath=_MATH)
 def _total(field: Array, down: int, across: int, height: int, width: int) -> float:
     """The sum of a rectangle of a field."""
     total = 0.0
@@ -122,7 +180,7 @@ def _total(field: Array, down: int, across: int, height: int, width: int) -> flo
     return total
 
 
-@numba.njit(fastmath=MATH)
+@numba.njit(fastmath=_MATH)
 def _wrap(field: Array, patch: Patch) -> None:
     """Fill the border of a field with the opposite side."""
     down, across, height, width = patch[0], patch[1], patch[2], patch[3]
@@ -136,7 +194,7 @@ def _wrap(field: Array, patch: Patch) -> None:
             field[down + height + t, q] = field[down + t, q]
 
 
-@numba.njit(fastmath=MATH)
+@numba.njit(fastmath=_MATH)
 def _means(field: Array, rows: Array, out: Array, patch: Patch) -> None:
     """Averages over patches; those of the border have no meaning.
 
@@ -155,7 +213,7 @@ def _means(field: Array, rows: Array, out: Array, patch: Patch) -> None:
     _add_shifted(sums, out.reshape(-1), down, field.shape[1], share)
 
 
-@numba.njit(fastmath=MATH)
+@numba.njit(fastmath=_MATH)
 def _add_shifted(field: Array, out: Array, reach: int, step: int, share: float) -> None:
     """Write a share of the sum of numbers up to so many steps away, where all of them are there."""
     first, last = reach * step, len(field) - reach * step
@@ -168,7 +226,7 @@ def _add_shifted(field: Array, out: Array, reach: int, step: int, share: float) 
             total[i] += share * (before[i] + after[i])
 
 
-@numba.njit(fastmath=MATH)
+@numba.njit(fastmath=_MATH)
 def _largest(lanes: Array) -> float:
     """The largest number, of which none is negative; then all are zero."""
     most = 0.0
@@ -178,7 +236,7 @@ def _largest(lanes: Array) -> float:
     return most
 
 
-@numba.njit(fastmath=MATH)
+@numba.njit(fastmath=_MATH)
 def _weight(count: int, weight: float, spread: float) -> float:
     """The next weight of Chebyshev's semi-iteration."""
     if count == 0:
@@ -186,18 +244,18 @@ def _weight(count: int, weight: float, spread: float) -> float:
     return 1.0 / (1.0 - spread * (0.5 if count == 1 else 0.25 * weight))
 
 
-@numba.njit(fastmath=MATH)
+@numba.njit(fastmath=_MATH)
 def _duals(covariance: Array, root: Array, out: Array) -> None:
     """E[φ(u) φ(v)] of the ReLU at all pixels."""
     for p in range(root.shape[0]):
         for q in range(root.shape[1]):
             c = _cosine(covariance[p, q], root[p, q])
-            rest = math.pi - arc_cosine(c)
+            rest = math.pi - _arc_cosine(c)
             value = math.sqrt(1.0 - c * c) + rest * c
             out[p, q] = root[p, q] * value * (0.5 / math.pi)
 
 
-@numba.njit(fastmath=MATH)
+@numba.njit(fastmath=_MATH)
 def _covariances(
     work: Work, entering: Array, root: Array, patch: Patch, recurrent: float, rule: Array
 ) -> float:
@@ -234,7 +292,7 @@ def _covariances(
     return change
 
 
-@numba.njit(fastmath=MATH)
+@numba.njit(fastmath=_MATH)
 def _tangents(work: Work, own: Array, ratio: Array, patch: Patch, rule: Array) -> float:
     """Solve $T = F + r P(T)$, from $T = F$; the last residual, relative to $T$, is returned."""
     now, move, value, sums, seen = work[:5]
@@ -261,7 +319,7 @@ def _tangents(work: Work, own: Array, ratio: Array, patch: Patch, rule: Array) -
     return change
 
 
-@numba.njit(fastmath=MATH)
+@numba.njit(fastmath=_MATH)
 def _products(first: Array, second: Array, patch: Patch, out: Array) -> bool:
     """Inner products of equal pixels over channels, and whether the images are the same."""
     same, down, across = True, patch[0], patch[1]
@@ -275,7 +333,7 @@ def _products(first: Array, second: Array, patch: Patch, out: Array) -> bool:
     return same
 
 
-@numba.njit(fastmath=MATH)
+@numba.njit(fastmath=_MATH)
 def _roots(a: Array, b: Array, patch: Patch, out: Array) -> None:
     """Roots of products of variances; they stay zero at the border, as all that they bound."""
     for p in range(a.shape[0]):
@@ -323,7 +381,7 @@ def _pairs(
         ck = _total(value, down, across, height, width)
         for p in range(shape[0]):
             for q in range(columns):
-                rest = math.pi - arc_cosine(_cosine(now[p, q], root[p, q]))
+                rest = math.pi - _arc_cosine(_cosine(now[p, q], root[p, q]))
                 slope = rest * (0.5 / math.pi) if root[p, q] > 0 else 0.0
                 own[p, q] = slope * (
                     network[4] * seen[p, q] + network[5] * given[p, q] + network[6]

@@ -13,7 +13,6 @@ from shoal import (
     ConvergenceError,
     ConvResNet,
     FullyConnected,
-    ImplicitNetwork,
     ResNet,
     gaussian,
     kernel_function,
@@ -89,13 +88,6 @@ def test_degenerate_variances():
 def test_residual_networks(phi):
     check(ResNet(phi, 3, residual_scale=1.5), norm=0.8)
     check(ResNet((phi, Tanh(), phi), 3), norm=1.2, trainable={"layer2"})
-
-
-@pytest.mark.parametrize("gamma", [0.01, 0.4, 1.2])
-def test_implicit_networks(gamma):
-    check(ImplicitNetwork(gamma), norm=1.3)
-    for group in ImplicitNetwork(gamma).parameter_groups:
-        check(ImplicitNetwork(gamma), norm=1.0, trainable={group})
 
 
 @pytest.mark.parametrize(("depth", "normalized"), [(1, False), (2, True), (3, False)])

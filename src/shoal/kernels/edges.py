@@ -1,13 +1,12 @@
-r"""Derivatives of kernels in norms, angles and variances, by the implicit function theorem.
+r"""Derivatives of kernels at single pairs of inputs, by the implicit function theorem.
 
-They are exact at single pairs of inputs and at inputs with themselves, and for the many entries of
-a matrix they are those of its surface (see :mod:`shoal.kernels.approximations.surface`).
+They are exact also where a surface has none: near angles of 0 and π, at inputs of zero, and at
+inputs with themselves.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -15,23 +14,15 @@ from torch import Tensor
 from shoal.architectures import ImplicitNetwork
 from shoal.core.caches import cached
 from shoal.core.exceptions import AccuracyError
-from shoal.gaussian.octaves import octave_series
 from shoal.kernels.approximations.surface import (
-    Span,
     Surface,
-    angular_surface,
-    at_norms,
-    padded,
     to_unit,
 )
 from shoal.kernels.function import KernelFunction
 from shoal.kernels.plan import Plan
 from shoal.kernels.result import Kernels
-from shoal.numerics import chebyshev_basis, differentiate, fit
+from shoal.numerics import chebyshev_basis, differentiate
 
-_DEGREES = (24, 192)  # the least and the largest of the derivative in one norm
-_CHECKS = 16  # angles, off the grid, at which its error is measured
-_TOLERANCE = 1e-10  # error of derivatives, relative to the diagonal
 _SMALLEST_ANGLE = 1e-7  # at which c still tells an angle, ...
 _WIDER = 10.0  # ... unless biases hide it: then angles grow by this factor ...
 _WIDEST = 0.1  # ... up to here
@@ -94,26 +85,7 @@ def own_derivatives(plan: Plan, names: tuple[str, ...], norm: Tensor) -> Tensor:
     if len(distinct) <= _FEW_NORMS:
         values = [_own_at(function, names, point) for point in distinct.log().tolist()]
         return torch.cat(values, -1).to(norm.device)[..., inverse]
-    of = function, names
-    found = at_norms(partial(_own_first, *of), partial(_own_series, *of), norm)
-    return found.movedim(0, -1).contiguous()
-
-
-def _own_first(function: KernelFunction, names: tuple[str, ...], square: Tensor) -> Tensor:
-    """Own kernels and derivatives at squared norms. shape: (n, 2 + len(names), 2)."""
-    return _own(function, names, square.log() / 2).movedim(-1, 0)
-
-
-@cached
-def _own_series(
-    function: KernelFunction, names: tuple[str, ...], octaves: tuple[int, ...]
-) -> Tensor | None:
-    """The same as series. shape: (octaves, degree + 1, 2 + len(names), 2)."""
-
-    def size(values: Tensor) -> Tensor:
-        return values.abs().amax((1, 2), keepdim=True)
-
-    return octave_series(partial(_own_first, function, names), size, *octaves)
+    return _own(function, names, distinct.cpu().log()).to(norm.device)[..., inverse]
 
 
 @cached
@@ -242,43 +214,3 @@ def _around(plan: Plan, wide: Surface, i: Tensor, j: Tensor, angle: Tensor) -> T
     series = differentiate(wide.coefficients[:, 0, 0]).to(angle) * (2 / (high - low))
     slopes = series @ chebyshev_basis(to_unit(angle, wide.angles), series.shape[1] - 1)
     return slopes * plan.rows.scale[:, i].double() * plan.columns.scale[:, j].double()
-
-
-@cached
-def differentiable_angular_surface(
-    function: KernelFunction, squared_norm: float, angles: Span, tolerance: float
-) -> Surface:
-    """The surface of inputs of one norm, or any if the kernel is positively homogeneous.
-
-    Args:
-        function: The kernels.
-        squared_norm: The squared norm.
-        angles: Range of the angles, without 0 and π.
-        tolerance: Largest error of the values.
-    """
-    surface = angular_surface(function, squared_norm, tolerance).restricted(angles, tolerance)
-    if function.architecture.positively_homogeneous:
-        return replace(surface, radial=surface.coefficients)
-    own = torch.tensor([d or 1.0 for d in surface.diagonal or (1.0, 1.0)], dtype=torch.float64)
-    log_norm = math.log(squared_norm) / 2
-
-    def kernels(f: KernelFunction, log: Tensor, angle: Tensor) -> Kernels:
-        square = torch.exp(2 * log)
-        return f(square, square, square * angle.detach().cos())
-
-    def line(angle: Tensor) -> Tensor:  # half of the derivative in both norms
-        point = (torch.full_like(angle, log_norm), angle)
-        return derivatives(function, (), kernels, *point)[1][0] / (2 * own[:, None])
-
-    found = fit(
-        line,
-        (angles,),
-        tolerance=10 * _TOLERANCE,
-        max_degree=_DEGREES[-1],
-        first_degree=_DEGREES[0],
-        check_points=_CHECKS,
-    )
-    radial = found.coefficients[:, None, None]
-    size = max(radial.shape[-1], surface.coefficients.shape[-1])
-    coefficients = padded(surface.coefficients, size)
-    return replace(surface, coefficients=coefficients, radial=padded(radial, size))

@@ -1,6 +1,10 @@
 r"""Products of half-precision numbers on a GPU: exact cosines, and products with kernel matrices.
 
-Of a kernel matrix that is multiplied only the cosines of a block are ever in memory.
+Where all inputs have one norm, or norms are but factors, a kernel divided by the roots of its
+diagonal is an analytic function of the angle, and up to angles near $\pi$ of $\sin\tfrac\theta2$,
+the root of $(1 - \cos\theta)/2$. A polynomial of that, a dozen multiplications, gives entries with
+an error of about 1e-7, and blocks of them are multiplied from both sides and forgotten: only the
+cosines of a block are ever in memory.
 Inner products of half-precision numbers are summed in float32. One pass over them makes a tile of
 the kernel, by a polynomial in $\sin\tfrac\theta2 = \sqrt{(1 - \cos\theta)/2}$, and multiplies it
 from both sides: its rows with the vectors of the columns, and its columns with the vectors of the
@@ -9,15 +13,25 @@ whole numbers (6.1 ms for those of two halves) and 4.0 ms for the pass; a single
 inner products too takes 8.6 ms, since tiles that leave room for the kernel are slower.
 """
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 from triton.language.extra import libdevice
 
-from shoal.kernels.backends.block import Polynomial, Rounded
+from shoal.kernels.approximations.surface import Surface
+from shoal.kernels.strips import assign_strips, strips
+from shoal.numerics import chebyshev_nodes, coefficients_from_values
+
+if TYPE_CHECKING:
+    from shoal.kernels.plan import Plan
 
 _BLOCK = (8192, 65536)
 _VECTORS = 16  # that are multiplied together
@@ -31,6 +45,10 @@ _NEAR = 1e-4  # to whole numbers
 _EVEN = 16  # split directions and features, of which products are fast
 _WHOLE = 4000.0  # norm of a direction as whole numbers: with up to 36,000 features below 2¹²
 _UNIT = 256.0  # of two halves, so that the smaller is an ordinary number
+_DEGREE, _LAST = 8, 32  # of the polynomial: the first that is tried, and the last
+_ENOUGH = 3e-8  # the last coefficients of its series in Chebyshev's form, where they are enough
+_WIDE = -0.7  # cosine below which polynomials are those of the angle itself
+_MARGIN = 0.01  # of the least cosine, which is found in half precision
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +99,37 @@ class SplitDirections:
         return cosine[:, : other.count]
 
 
-def halves(unit: Tensor) -> Rounded:
+class Polynomial(NamedTuple):
+    r"""A kernel of unit diagonal as a polynomial of $u = st - 1$.
+
+    Attributes:
+        numbers: $s$, and then the coefficients, the highest powers first, in float32.
+        of_angle: Whether $t$ is the angle $\theta$; otherwise it is $\sin\tfrac\theta2$.
+    """
+
+    numbers: Tensor
+    of_angle: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Rounded:
+    """Directions in reduced precision: as rows and as columns of a symmetric matrix.
+
+    Attributes:
+        rows: Multiples of the directions; rows of zeros may follow them. shape: (n, k)
+        columns: Numbers whose products with these are multiples of cosines. shape: (n, k)
+        scale: What makes cosines of the products, for rows and columns alike. shape: (n,)
+    """
+
+    rows: Tensor
+    columns: Tensor
+    scale: Tensor
+
+    def __getitem__(self, part: slice) -> "Rounded":
+        return Rounded(self.rows[part], self.columns[part], self.scale[part])
+
+
+def _halves(unit: Tensor) -> Rounded:
     r"""Directions as numbers of half precision.
 
     Multiples of whole numbers up to 255, which the pixels of images are, are exact, and so is every
@@ -97,9 +145,7 @@ def halves(unit: Tensor) -> Rounded:
         norm = torch.linalg.vector_norm(pixels, dim=1, dtype=torch.float32)
         rows = _padded(pixels)
         scale = torch.where(norm > 0, 1 / norm, 0.0)
-        return Rounded(
-            rows, rows, torch.nn.functional.pad(scale, (0, len(rows) - len(scale))), _BLOCK
-        )
+        return Rounded(rows, rows, torch.nn.functional.pad(scale, (0, len(rows) - len(scale))))
     large = (_UNIT * unit).half()
     small = torch.cat(
         [
@@ -109,7 +155,7 @@ def halves(unit: Tensor) -> Rounded:
     )
     rows = _padded(torch.cat([large, large, small], 1))
     scale = torch.full_like(rows[:, 0], 1 / _UNIT, dtype=torch.float32)
-    return Rounded(rows, _padded(torch.cat([large, small, large], 1)), scale, _BLOCK)
+    return Rounded(rows, _padded(torch.cat([large, small, large], 1)), scale)
 
 
 def _pixels(unit: Tensor) -> Tensor | None:
@@ -141,7 +187,91 @@ def _padded(numbers: Tensor) -> Tensor:
     return torch.nn.functional.pad(numbers, (0, -width % _ALIGNED, 0, -size % _TILE))
 
 
-def multiply(
+@dataclass(frozen=True, eq=False)
+class RoundedProducts:
+    """A symmetric kernel matrix, for products in float32.
+
+    Attributes:
+        plan: The matrix.
+        surface: Its kernels as functions of the angle.
+        kernel: Which of them: 0 for the CK, 1 for the NTK.
+    """
+
+    plan: "Plan"
+    surface: Surface
+    kernel: int
+
+    def product(self, vectors: Tensor, rank: int, num_processes: int) -> Tensor:
+        """What one of several processes has of the product with columns, in float64."""
+        inputs, scale = self._inputs, self.plan.rows.scale[self.kernel].double()[:, None]
+        size = len(inputs.rows)
+        given = vectors.new_zeros(size, vectors.shape[1], dtype=torch.float32)
+        given[: len(vectors)] = scale * vectors
+        result = torch.zeros_like(given, dtype=torch.float64)
+        polynomial = self._polynomial
+        parts = list(strips((size, size), _BLOCK[0], symmetric=True))
+        for (rows, across), owner in zip(parts, assign_strips(parts, num_processes), strict=True):
+            if owner == rank:
+                own = inputs[rows], given[rows]
+                result[rows] += _multiply_blocks(polynomial, own, own, diagonal=True)[0]
+                for columns in _blocks(rows.stop, across.stop, _BLOCK[1]):
+                    other = inputs[columns], given[columns]
+                    down, along = _multiply_blocks(polynomial, own, other, diagonal=False)
+                    result[rows] += down
+                    result[columns] += along
+        return scale * result[: len(vectors)]
+
+    @cached_property
+    def _inputs(self) -> Rounded:
+        return _halves(self.plan.left.unit)
+
+    @cached_property
+    def _polynomial(self) -> Polynomial:
+        found = _fitted(self.surface, self.kernel, self._least_cosine())
+        return found._replace(numbers=found.numbers.to(self._inputs.scale))
+
+    def _least_cosine(self) -> float:
+        """A bound of all cosines from below; none is negative if no input has a negative number."""
+        if bool((self.plan.left.points >= 0).all()):
+            return -1e-4
+        inputs, least = self._inputs, 0.0
+        for rows in _blocks(0, len(inputs.rows), _BLOCK[0]):
+            for columns in _blocks(rows.start, len(inputs.rows), _BLOCK[1]):
+                found = inputs.rows[rows] @ inputs.columns[columns].T
+                cosine = found.float() * inputs.scale[rows, None] * inputs.scale[columns]
+                least = min(least, float(cosine.min()))
+        return max(least - _MARGIN, -1.0)
+
+
+def rounded_products(plan: "Plan", kernel: int) -> RoundedProducts | None:
+    """Products in reduced precision, where the kernel is a function of the angle alone."""
+    if not plan.symmetric or not isinstance(plan.wide, Surface):
+        return None
+    known = plan.function.architecture.positively_homogeneous or bool((plan.left.norm > 0).all())
+    return RoundedProducts(plan, plan.wide, kernel) if known else None
+
+
+def _blocks(start: int, stop: int, step: int) -> Iterator[slice]:
+    return (slice(begin, min(begin + step, stop)) for begin in range(start, stop, step))
+
+
+def _fitted(surface: Surface, kernel: int, least: float) -> Polynomial:
+    """The kernel as a polynomial, for cosines from the least one on."""
+    of_angle = least < _WIDE  # where the half sine is stationary, and angles are not analytic in it
+    end = math.acos(least) if of_angle else math.sqrt((1 - least) / 2)
+    for degree in range(_DEGREE, _LAST + 1, 2):
+        nodes = chebyshev_nodes(degree, 0.0, end)
+        one = nodes.new_ones(degree + 1, 1)
+        values = surface.pairs(one, one, nodes if of_angle else 2 * nodes.asin())[kernel]
+        series = coefficients_from_values(values)
+        if float(series[-2:].abs().max()) < _ENOUGH:
+            break
+    powers = np.polynomial.chebyshev.cheb2poly(series.numpy())
+    numbers = torch.from_numpy(np.concatenate([[2 / end], powers[::-1]])).float()
+    return Polynomial(numbers, of_angle)
+
+
+def _multiply_blocks(
     polynomial: Polynomial,
     rows: tuple[Rounded, Tensor],
     columns: tuple[Rounded, Tensor],

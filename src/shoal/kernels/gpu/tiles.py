@@ -1,29 +1,183 @@
-"""Evaluation of a surface and its adjoint on a GPU, tile by tile, in one pass over the matrix.
+"""The back end of a GPU: a surface is evaluated tile by tile, in one pass over the matrix.
 
 For each function $f_s$ of the columns' norms, a recurrence sums the series in the angle or the
 cosine, whose coefficients belong to the row; only the cosines are read and only the results
 written. The loops are not unrolled as a whole, so one compilation serves all ranks and degrees.
+Series are sums of powers, which take half of the operations, where coefficients do not grow much by
+it, and Chebyshev series elsewhere.
 """
 
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
 import torch
 import triton
 import triton.language as tl
+from numpy.polynomial.chebyshev import cheb2poly
 from torch import Tensor
 from triton.language.extra import libdevice
 
-from shoal.kernels.approximations.surface import padded
-from shoal.kernels.backends.block import Adjoint, Block, DifferentiableBlock
-from shoal.kernels.backends.blocks import Pair, adjoint_series
-from shoal.kernels.backends.series_forms import UNROLLED, SeriesForm, slopes_form
+from shoal.core.caches import cached
+from shoal.kernels.approximations.surface import Span, Surface, padded, shortened, to_unit
+from shoal.kernels.blocks import Block, Blocks, Directions, EvaluatedBlock, Pair, Some, extremes
+from shoal.kernels.gpu.half_precision import SplitDirections
+from shoal.numerics import chebyshev_basis, chebyshev_nodes
 
 _SQUARE = (32, 32, 8)  # rows, columns and warps of a tile; measured, as are the following
 _COLUMNS, _WARPS = 256, 1  # of a tile that has one row
 _SPAN = 4  # such tiles that one program has, with the same coefficients
 _MIRRORED = 64  # rows and columns of a tile that is transposed
+_UNROLLED = 4  # steps of the recurrence
+_GROWTH = 4.0  # of the coefficients, up to which series are summed as powers
+_LONGER = 12  # terms of all functions of a norm that cost no more than an arc cosine
+_CUT = {torch.float64: 2e-12, torch.float32: 1e-9}  # of the diagonal, that may be left out
 
 
-def evaluate_series(
-    form: SeriesForm, series: Tensor, block: Block, out: Pair, mirrored: Pair | None, beyond: Tensor
+class Tiles(Blocks):
+    """The back end of a GPU."""
+
+    takes_threads = False
+
+    def directions(self, unit: Tensor) -> Directions:
+        """Unit vectors; those of single precision as numbers of half precision. shape: (n, p)."""
+        return SplitDirections.of(unit) if unit.dtype == torch.float32 else unit
+
+    def cosines(self, left: Any, right: Any) -> Tensor:
+        """Cosines of the angles between directions of this back end. shape: (n, m)."""
+        return (
+            left.products(right)
+            if isinstance(left, SplitDirections)
+            else super().cosines(left, right)
+        )
+
+    def evaluate(self, block: Block, out: Some, mirrored: Pair | None = None) -> EvaluatedBlock:
+        """Write both kernels of a block; those of one function of the angle transposed too."""
+        both = [torch.empty_like(block.cosine) if matrix is None else matrix for matrix in out]
+        surface, cosine = block.surface, block.cosine
+        form, series = _values_form(surface, cosine.dtype, cosine.device)
+        beyond = torch.zeros(1, dtype=torch.int32, device=cosine.device)
+        if surface.rank == 1:
+            _evaluate_series(form, series, block, (both[0], both[1]), mirrored, beyond)
+        else:
+            _evaluate_rows(form, block.rows.features @ series, block, (both[0], both[1]), beyond)
+            mirrored = None
+        return EvaluatedBlock(
+            lambda: extremes(cosine), _on_host(beyond), mirrored=mirrored is not None
+        )
+
+    def mirror(self, matrix: Tensor, rows: slice) -> None:
+        """Copy what a strip of rows of a square matrix has above the diagonal to below it."""
+        if matrix.stride(1) == 1:
+            _mirror_tiles(matrix, rows)
+        else:
+            super().mirror(matrix, rows)
+
+
+def _on_host(flag: Tensor) -> Callable[[], bool]:
+    """A number on its way to the host, and what waits for it."""
+    number = torch.empty(1, dtype=flag.dtype, pin_memory=True).copy_(flag, non_blocking=True)
+    arrived = torch.cuda.current_stream(flag.device).record_event()
+
+    def wait() -> bool:
+        arrived.synchronize()
+        return bool(number)
+
+    return wait
+
+
+class _SeriesForm(NamedTuple):
+    """How series of a surface are summed on a GPU.
+
+    Attributes:
+        of_angle: Whether they are in the angle; otherwise they are in the cosine.
+        powers: Whether they are sums of powers; otherwise they are Chebyshev series.
+        ends: The middle of the range of that variable, 2 / width, and the least and the largest
+            cosine that the surface knows.
+        falling: What Chebyshev coefficients contribute to those that are summed, the highest terms
+            first, for each function of a column's norm. shape: (rank, terms, terms)
+        groups: How many of the terms matter for each of these functions, in fours.
+        terms: How many there are.
+    """
+
+    of_angle: bool
+    powers: bool
+    ends: Tensor
+    falling: Tensor
+    groups: Tensor
+    terms: int
+
+
+@cached
+def _values_form(
+    surface: Surface, dtype: torch.dtype, device: torch.device
+) -> tuple[_SeriesForm, Tensor]:
+    """The form of both kernels that is cheapest, and what functions of a row's norm contribute.
+
+    The latter are coefficients of both kernels in turn. shape: (rank, rank * terms * 2)
+    """
+    cut = _CUT[dtype] if surface.rank > 1 else _CUT[dtype] / 10  # series of one norm are better
+    core, (low, high) = _in_cosines(surface, cut), surface.angles
+    if core is None:
+        core = surface.coefficients
+        form = _form(surface, core, cut, surface.angles)
+    else:
+        form = _form(surface, core, cut, (math.cos(high), math.cos(low)))
+    series = torch.einsum("qrsk,skp->rspq", padded(core, form.terms), form.falling)
+    return _on_device(form, dtype, device), series.flatten(1).to(dtype).contiguous().to(device)
+
+
+def _in_cosines(surface: Surface, tolerance: float) -> Tensor | None:
+    """Coefficients of series in the cosines instead; ``None`` if these are much longer.
+
+    Next to 0 and π kernels are series in the angle, of which the cosine knows the square: so
+    the series must have ended well before there are no more nodes.
+    """
+    low, high = surface.angles
+    terms = surface.coefficients.shape[-1]
+    nodes = chebyshev_nodes(2 * terms + _LONGER, math.cos(high), math.cos(low)).acos()
+    basis = chebyshev_basis(to_unit(nodes, surface.angles), terms - 1)
+    found, _ = shortened(surface.coefficients @ basis, tolerance)
+    longer, ended = found.shape[-1] - terms, found.shape[-1] <= 3 * len(nodes) // 4
+    return found if ended and surface.rank * longer <= _LONGER else None
+
+
+def _form(surface: Surface, core: Tensor, cut: float, span: Span) -> _SeriesForm:
+    """The form of series in the angle or the cosine. shape: (several, rank, rank, terms)."""
+    most = surface.basis.abs().sum(1)  # of the functions of a norm
+    size = torch.einsum("r,qrsk,s->sqk", most, core.abs(), most).amax(1)
+    needed = (size.flip(1).cumsum(1).flip(1) > cut / 2 / surface.rank).sum(1)
+    groups = (needed + _UNROLLED - 1) // _UNROLLED
+    terms = _UNROLLED * max(1, int(groups.max()))  # a kernel may be zero
+    used = torch.arange(terms) < _UNROLLED * groups[:, None]
+    polynomials = [np.pad(p, (0, terms - len(p))) for p in map(cheb2poly, np.eye(terms))]
+    basis, known = torch.from_numpy(np.stack(polynomials)), padded(core, terms) * used
+    powers = bool((known @ basis).abs().sum() <= _GROWTH * known.abs().sum())
+    if not powers:
+        basis = torch.eye(terms, dtype=torch.float64)
+    ends = [sum(span) / 2, 2 / (span[1] - span[0]), *surface.cosines]
+    falling = basis.flip(1) * used[..., None]
+    numbers = torch.tensor(ends, dtype=torch.float64)
+    return _SeriesForm(span == surface.angles, powers, numbers, falling, groups.int(), terms)
+
+
+def _on_device(form: _SeriesForm, dtype: torch.dtype, device: torch.device) -> _SeriesForm:
+    """The same in a dtype of a device."""
+    return form._replace(
+        ends=form.ends.to(device, dtype),
+        falling=form.falling.to(device, dtype),
+        groups=form.groups.to(device),
+    )
+
+
+def _evaluate_series(
+    form: _SeriesForm,
+    series: Tensor,
+    block: Block,
+    out: Pair,
+    mirrored: Pair | None,
+    beyond: Tensor,
 ) -> None:
     """Write both kernels of a block where norms are but factors.
 
@@ -54,7 +208,7 @@ def evaluate_series(
             count,
             size,
             tiles[0],
-            form.terms // UNROLLED,
+            form.terms // _UNROLLED,
             cosine.stride(0),
             block.rows.scale.stride(0),
             block.columns.scale.stride(0),
@@ -67,7 +221,7 @@ def evaluate_series(
             symmetric=mirrored is not None,
             rows=rows,
             columns=columns,
-            unrolled=UNROLLED,
+            unrolled=_UNROLLED,
             num_warps=warps,
         )
 
@@ -169,8 +323,8 @@ def _series_tile(
         tl.store(places, tl.trans(second), mask=below)
 
 
-def evaluate_rows(
-    form: SeriesForm, series: Tensor, block: Block, out: Pair, beyond: Tensor
+def _evaluate_rows(
+    form: _SeriesForm, series: Tensor, block: Block, out: Pair, beyond: Tensor
 ) -> None:
     """Write both kernels of a block whose rows have series of their own.
 
@@ -214,7 +368,7 @@ def evaluate_rows(
             powers=form.powers,
             columns=_COLUMNS,
             span=_SPAN,
-            unrolled=UNROLLED,
+            unrolled=_UNROLLED,
             num_warps=_WARPS,
         )
 
@@ -275,105 +429,7 @@ def _row_tile(
         tl.store(ntk + i * stride_ntk + j, second, mask=inside)
 
 
-def adjoint_rows(block: DifferentiableBlock, upstream: Tensor) -> Adjoint:
-    """Gradients of cosines and norms of a block, given those of both kernels.
-
-    Args:
-        block: The block.
-        upstream: Gradients of both kernels, contiguous. shape: (2, n, m)
-    """
-    surface, rows, columns, cosine = block
-    (count, size), rank = cosine.shape, surface.rank
-    form = slopes_form(surface, cosine.dtype, cosine.device)
-    # for the columns' slopes, the rows' slopes and the angle, by row and function of a column
-    series = padded(adjoint_series(surface, rows).to(cosine), form.terms)
-    series = torch.einsum("dqnsk,skp->nsdpq", series, form.falling).contiguous()
-    factors = torch.cat([columns.slopes, columns.values]).to(cosine).mT.contiguous()
-    tiles = triton.cdiv(size, _COLUMNS * _SPAN)
-    turning, right = (cosine.new_empty(count, size) for _ in range(2))
-    left = cosine.new_empty(count, tiles)
-    with torch.cuda.device(cosine.device):
-        _adjoint_tile[(tiles * count,)](
-            cosine,
-            upstream,
-            series,
-            form.groups,
-            form.ends,
-            factors,
-            turning,
-            left,
-            right,
-            count,
-            size,
-            rank,
-            form.terms,
-            tiles,
-            cosine.stride(0),
-            powers=form.powers,
-            columns=_COLUMNS,
-            span=_SPAN,
-            unrolled=UNROLLED,
-            num_warps=_WARPS,
-        )
-    return Adjoint(turning, left.sum(1, dtype=torch.float64), right.sum(0, dtype=torch.float64))
-
-
-@triton.jit(do_not_specialize=["count", "size", "rank", "terms", "tiles", "stride"])
-def _adjoint_tile(
-    cosine,
-    upstream,
-    series,
-    lengths,
-    ends,
-    factors,
-    turning,
-    left,
-    right,
-    count,
-    size,
-    rank,
-    terms,
-    tiles,
-    stride,
-    powers: tl.constexpr,
-    columns: tl.constexpr,
-    span: tl.constexpr,
-    unrolled: tl.constexpr,
-):
-    i = tl.cast(tl.program_id(0) // tiles, tl.int64)
-    begin = tl.program_id(0) % tiles * columns * span
-    to_ntk = tl.cast(count, tl.int64) * size
-    total = tl.zeros((columns,), dtype=turning.dtype.element_ty)
-    for start in range(begin, tl.minimum(begin + columns * span, size), columns):
-        j = start + tl.arange(0, columns)
-        inside = j < size
-        place = i * size + j
-        c = tl.load(cosine + i * stride + j, mask=inside, other=0.0)
-        ck = tl.load(upstream + place, mask=inside, other=0.0)
-        ntk = tl.load(upstream + to_ntk + place, mask=inside, other=0.0)
-        t = _place(c, ends, True)
-        in_angle, in_right = tl.zeros_like(t), tl.zeros_like(t)
-        for s in range(rank):
-            groups = tl.load(lengths + s)
-            own = series + ((i * rank + s) * 3 + 1) * terms * 2 - groups * unrolled * 2
-            for d in tl.static_range(3):
-                a, b = _sums(own + d * terms * 2, t, groups, powers, unrolled)
-                column = factors + (rank * (2 * (d > 0)) + s) * size + j
-                v = tl.load(column, mask=inside, other=0.0)
-                w = tl.load(column + rank * size, mask=inside, other=0.0)
-                found = a * ck * v + b * ntk * w
-                if d == 0:
-                    in_right += found
-                elif d == 1:
-                    total += found
-                else:
-                    in_angle += found
-        tl.store(turning + place, -in_angle / tl.sqrt(1.0 - c * c), mask=inside)
-        tl.store(right + place, in_right, mask=inside)
-    tl.store(left + tl.program_id(0), tl.sum(total))
-
-
-def mirror_tiles(matrix: Tensor, rows: slice) -> None:
+def _mirror_tiles(matrix: Tensor, rows: slice) -> None:
     """Copy what a strip of rows has above the diagonal to below it.
 
     Args:
