@@ -166,37 +166,8 @@ def test_what_has_no_width():
         shoal.learning_curve(LAYER, mixture, n=10, ridge=0.1, which="ck", width=50)
 
 
-def test_the_width_for_an_accuracy():
-    x, y = nonlinear(150, 0)
-    given = {"largest_width": 0, "ridge": 0.05}
-    found = shoal.certificates.required_width(RELU, x, y, excess=0.1, **given)
-    infinite = shoal.learning_curve(RELU, x, y, [150], ridge=0.05, which="ck")
-    for width, most in ((found.accurate, 1.1), (found.accurate // 2, math.inf)):
-        some = shoal.learning_curve(RELU, x, y, [150], ridge=0.05, which="ck", width=width)
-        ratio = float(some.test_error / infinite.test_error)
-        assert ratio <= most
-    assert ratio > 1.1
-    assert "prediction" in str(found)
-    measured = readouts(LAYER, 150, 10 * found.accurate, 0.05, 8)[:, 0].mean()
-    near = readouts(LAYER, 150, found.accurate, 0.05, 8)[:, 0].mean()
-    assert float(near / measured) == pytest.approx(1.1, abs=0.06)
-    assert shoal.certificates.required_width(RELU, x, y, **given).accurate is None
-    with pytest.raises(ValueError, match="excess must be > 0"):
-        shoal.certificates.required_width(RELU, x, y, excess=0.0, **given)
-
-
-def test_what_no_width_can_be_said_for():
-    x, y = nonlinear(60, 0)
-    given = {"largest_width": 0, "excess": 0.1, "ridge": 0.1}
-    with pytest.raises(shoal.AccuracyError, match="excess is too small"):
-        shoal.certificates.required_width(RELU, x, y, **given | {"excess": 1e-15})
-    with pytest.raises(ValueError, match="x must have at least 32 samples, got 1"):
-        shoal.certificates.required_width(RELU, x[:1], y[:1], **given)
-    with pytest.raises(ValueError, match="ridge must be >= 0"):
-        shoal.certificates.required_width(RELU, x, y, largest_width=0, ridge=-0.1)
-    twice = torch.cat([x, x]), torch.cat([y, y])
-    with pytest.raises(shoal.AccuracyError, match="singular within rounding"):
-        shoal.certificates.required_width(RELU, *twice, **given | {"ridge": 0.0})
+def test_images_have_no_width():
+    _, y = nonlinear(60, 0)
     images = normal(40, 1, 6, 6)
     conv = shoal.ConvDEQ(
         shoal.activations.ReLU(), recurrent_variance=1.0, input_variance=0.8, kernel_size=3
