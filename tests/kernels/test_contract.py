@@ -86,6 +86,8 @@ def test_jets(name):
 
 @EVERY
 def test_power_series(name):
+    if name.startswith("implicit network"):
+        return  # no series is known for it
     function = function_of(name)
     series = kernel_series(
         function.architecture, norm=math.sqrt(SQUARE), degree=96, width=function.width

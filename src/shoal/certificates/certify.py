@@ -19,7 +19,7 @@ from shoal.core import checks
 from shoal.core.settings import in_standard_settings
 from shoal.equilibrium import Implicit
 from shoal.networks import EquilibriumNetwork, Network
-from shoal.training.problem import Problem
+from shoal.training.objective import Problem
 
 _LARGEST = 1e152  # largest size of inputs, whose squares are summed
 _FEW = 64  # roundings of an activation and its slope

@@ -27,7 +27,6 @@ from shoal.kernels.images.matrix import ImagePlan
 from shoal.kernels.inputs import Inputs
 from shoal.kernels.plan import Plan
 from shoal.kernels.result import Kernels
-from shoal.kernels.rounded_products import rounded_products
 from shoal.kernels.strips import Strip, assign_strips
 from shoal.numerics.krylov import conjugate_gradients, relative
 from shoal.numerics.operator import Operator, like_factor, refuse_gradients
@@ -64,7 +63,7 @@ class KernelOperator(Operator):
         self._processes = shared
         self._rounded = None
         if self._precision != plan.left.points.dtype and not self._fits:
-            self._rounded = rounded_products(plan, kernel)
+            self._rounded = _rounded_products(plan, kernel)
 
     def __repr__(self) -> str:
         name = Kernels._fields[self._kernel]
@@ -312,6 +311,17 @@ def kernel_operator(
     return KernelOperators(
         *(KernelOperator(plan, kernel, limit, precision, shared) for kernel in (0, 1))
     )
+
+
+def _rounded_products(plan: Plan | ImagePlan, kernel: int) -> Any:
+    """Products of entries that are made in half precision, on a GPU that has them."""
+    if isinstance(plan, ImagePlan) or plan.left.points.device.type != "cuda":
+        return None
+    try:
+        from shoal.kernels.gpu.half_precision import rounded_products
+    except ImportError:
+        return None
+    return rounded_products(plan, kernel)
 
 
 def _points(

@@ -3,8 +3,6 @@
 from shoal.learning.convergence import GradientFlow, LinearTraining, gradient_flow
 from shoal.learning.prediction import (
     Check,
-    HermiteLaw,
-    HermiteSpectrum,
     LearningCurve,
     learning_curve,
 )
@@ -12,7 +10,6 @@ from shoal.learning.regression import (
     Cholesky,
     CombinedPreconditioner,
     ConjugateGradients,
-    CostModel,
     DiagonalPreconditioner,
     EquivalentPreconditioner,
     KernelRegression,
@@ -32,12 +29,9 @@ __all__ = [
     "Cholesky",
     "CombinedPreconditioner",
     "ConjugateGradients",
-    "CostModel",
     "DiagonalPreconditioner",
     "EquivalentPreconditioner",
     "GradientFlow",
-    "HermiteLaw",
-    "HermiteSpectrum",
     "KernelRegression",
     "LearningCurve",
     "LeaveOneOut",

@@ -9,10 +9,10 @@ from scipy.optimize import brentq
 import shoal
 from oracles.known_law import normal
 from oracles.standard_errors import assert_near_mean
+from shoal.learning.prediction.deterministic_equivalent import Learned, Regression
 
 RELU = shoal.DEQ(shoal.activations.ReLU(), recurrent_variance=0.2, input_variance=0.8)
 LAYER = shoal.FullyConnected((shoal.activations.ReLU(),))
-LINEAR = shoal.FullyConnected((shoal.activations.Identity(),))
 
 
 def defilippis(spectrum, squares, noise, n, p, ridge):
@@ -42,18 +42,22 @@ def defilippis(spectrum, squares, noise, n, p, ridge):
 def test_the_printed_equations(n, m, ridge):
     spectrum = torch.arange(1, 201, dtype=torch.float64) ** -1.3
     spectrum = spectrum / spectrum.sum()
-    target = {(i,): 1 / (1 + i) for i in range(200)}
-    squares = torch.tensor(list(target.values()), dtype=torch.float64) ** 2
-    scale = float(shoal.kernel(LINEAR, torch.eye(1, 200, dtype=torch.float64)).ck)
-    law = shoal.learning.HermiteLaw(spectrum, target, noise=0.2)
-    given = {"n": n, "ridge": ridge * scale, "which": "ck"}
-    curve = shoal.learning_curve(LINEAR, law, width=m, **given)
-    expected = defilippis(spectrum, squares, 0.2, n, m, ridge)
-    assert float(curve.test_error) == pytest.approx(expected, rel=1e-8)
-    wide = shoal.learning_curve(LINEAR, law, width=10**9, **given)
-    infinite = shoal.learning_curve(LINEAR, law, **given)
-    assert float(wide.test_error) == pytest.approx(float(infinite.test_error), rel=1e-6)
-    assert float(curve.train_error) < float(curve.test_error)
+    squares = torch.arange(1, 201, dtype=torch.float64) ** -2.0
+
+    def error(width):
+        regression = Regression(n, ridge, width)
+        shares = spectrum / (
+            spectrum
+            + regression.solve(lambda k: (float((spectrum / (spectrum + k)).sum()), 1 / k), 1e-12)
+        )
+        bias, cross = (
+            float((part * squares).sum()) for part in ((1 - shares) ** 2, shares * (1 - shares))
+        )
+        learned = Learned(float(shares.sum()), float(shares.square().sum()), bias + 0.2, cross)
+        return regression.test_error(learned)
+
+    assert error(m) == pytest.approx(defilippis(spectrum, squares, 0.2, n, m, ridge), rel=1e-8)
+    assert error(10**9) == pytest.approx(error(None), rel=1e-6)
 
 
 def nonlinear(n, seed):
@@ -161,9 +165,6 @@ def test_what_has_no_width():
         shoal.learning_curve(LAYER, x, y, [10], ridge=0.1, which="ck", width=0)
     with pytest.raises(ValueError, match="width has no meaning"):
         shoal.learning_curve(LAYER, x, y, [10], ridge=0.1, which="ntk", width=50)
-    mixture = shoal.GaussianMixture(torch.eye(2, 20, dtype=torch.float64), 1.0, [0.5, 0.5])
-    with pytest.raises(ValueError, match="width has no meaning for a GaussianMixture"):
-        shoal.learning_curve(LAYER, mixture, n=10, ridge=0.1, which="ck", width=50)
 
 
 def test_images_have_no_width():

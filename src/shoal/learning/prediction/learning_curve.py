@@ -8,16 +8,12 @@ from typing import Any, Literal
 import torch
 
 from shoal.architectures import Architecture
-from shoal.asymptotics import GaussianMixture
-from shoal.core.checks import integer, items, real, seeded
+from shoal.core.checks import integer, items, seeded
 from shoal.core.exceptions import AccuracyError
 from shoal.core.settings import in_standard_settings
 from shoal.kernels import KernelFunction
 from shoal.kernels.images.function import ImageKernels, chosen_kernels
 from shoal.learning.prediction.checks import Measurement
-from shoal.learning.prediction.hermite_law import HermiteLaw
-from shoal.learning.prediction.known_spectrum import law_curve
-from shoal.learning.prediction.mixture import mixture_curve
 from shoal.learning.prediction.result import LearningCurve
 from shoal.learning.prediction.subsampling import FEWEST, Prediction, Subsampling
 from shoal.learning.prediction.targets import checked_targets
@@ -26,10 +22,6 @@ from shoal.learning.regression.problem import Problem, byte_limit, checked_probl
 from shoal.learning.regression.ridge_path import Criterion, checked_criterion, decomposed, path_of
 
 _MOST = 16  # times the samples, of sizes that are not asked for
-_LAWS = {
-    GaussianMixture: "a mixture has its own classes",
-    HermiteLaw: "a HermiteLaw has its own target",
-}
 _SHARES = (8, 4, 2)  # of the samples, on which predictions are checked
 
 
@@ -37,11 +29,10 @@ _SHARES = (8, 4, 2)  # of the samples, on which predictions are checked
 def learning_curve(
     architecture: Architecture | KernelFunction,
     x: Any,
-    y: Any = None,
+    y: Any,
     sizes: Iterable[int] | None = None,
     *,
     ridge: float | Criterion = "loo",
-    n: int | Iterable[int] | None = None,
     which: Literal["ck", "ntk"] = "ntk",
     trainable: Iterable[str] | None = None,
     width: int | None = None,
@@ -58,20 +49,14 @@ def learning_curve(
     and a half of the samples, and from one half of the samples for a larger size; how far these are
     off goes into the uncertainty, and how far they reach limits what is claimed.
 
-    From a :class:`~shoal.GaussianMixture`, nothing is drawn: errors are those of the
-    high-dimensional equivalent of the centered network, for regression on indicators of classes.
-    From a :class:`~shoal.learning.HermiteLaw`, they follow from the covariance of the data and the
-    target's Hermite moments; if it has samples, these check it.
-
     Args:
         architecture: The network, or its kernel function.
-        x: Inputs of shape (N, p), or a law: a mixture, or a ``HermiteLaw``.
+        x: Inputs of shape (N, p).
         y: Targets of shape (N,) or (N, q); or classes, integers or strings of shape (N,), which are
-            regressed as indicators and give error rates too. ``None`` for a law.
+            regressed as indicators and give error rates too.
         sizes: Numbers of training samples; by default from 16 to the limit of what is claimed.
         ridge: $\lambda \ge 0$, of $(K + \lambda I)\alpha = y$, the same for all sizes; or
             ``"loo"``, ``"gcv"`` or ``"likelihood"``, which choose it for all samples.
-        n: ``sizes``, for a law: one or several numbers of samples.
         which: The kernel.
         trainable: Groups of parameters that the NTK counts; all by default.
         width: For the CK, that of a network of which the readout alone is trained, with one hidden
@@ -83,8 +68,7 @@ def learning_curve(
 
     Raises:
         ValueError: If an argument does not fit; for one, the matrix into the memory.
-        AccuracyError: If the matrix is zero or singular, squares of targets overflow, or samples
-            contradict a ``HermiteLaw``.
+        AccuracyError: If the matrix is zero or singular, or squares of targets overflow.
 
     Example:
         >>> import torch, shoal
@@ -106,13 +90,6 @@ def learning_curve(
                 f"drawn independently, got {kernels.architecture!r}"
             )
         check_width(kernels.architecture, finite)
-    if isinstance(x, GaussianMixture | HermiteLaw):
-        if y is not None or sizes is not None or n is None:
-            raise ValueError(f"{_LAWS[type(x)]}: give n, and neither y nor sizes")
-        several = n if isinstance(n, Iterable) else (n,)
-        return _of_law(kernels, x, _sizes("n", several), ridge, which, finite)
-    if n is not None:
-        raise ValueError("n is for a GaussianMixture or a HermiteLaw: give sizes")
     targets, classes = checked_targets(y)
     criterion = checked_criterion("ridge", ridge) if isinstance(ridge, str) else None
     given = 0.0 if isinstance(ridge, str) else ridge
@@ -133,25 +110,6 @@ def learning_curve(
             "one sample can be predicted from; take a larger ridge"
         )
     return curve_of(whole, half, asked, repeats=repeats, seed=seed)
-
-
-def _of_law(
-    kernels: KernelFunction | ImageKernels,
-    law: GaussianMixture | HermiteLaw,
-    sizes: list[int],
-    ridge: float | Criterion,
-    which: Literal["ck", "ntk"],
-    width: int | None,
-) -> LearningCurve:
-    """The curve of data that are given by a law."""
-    if isinstance(kernels, ImageKernels):
-        raise TypeError(f"a {type(law).__name__} has no images, got {kernels.architecture!r}")
-    given = real("ridge", ridge, at_least=0.0)
-    if isinstance(law, HermiteLaw):
-        return law_curve(kernels, law, sizes, ridge=given, which=which, width=width)
-    if width is not None:
-        raise ValueError(f"width has no meaning for a GaussianMixture, got {width}")
-    return mixture_curve(kernels, law, sizes, ridge=given, which=which)
 
 
 def _half(problem: Problem, seed: int) -> Problem:

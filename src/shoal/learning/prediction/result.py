@@ -56,7 +56,7 @@ class LearningCurve:
         uncertainty: One standard deviation of ``test_error``: sampling errors, and how far the
             checks were off.
         limit: The largest size for which anything is claimed.
-        samples: How many samples it was predicted from; ``None`` if from a law.
+        samples: How many samples it was predicted from.
         checks: Measured errors, beside those predicted.
     """
 

@@ -12,8 +12,6 @@ from shoal.kernels.arguments import as_tensor
 
 def checked_targets(y: Any) -> tuple[Tensor, bool]:
     """Targets as they are, or indicators of classes."""
-    if y is None:
-        raise ValueError("y must be given with samples; only a GaussianMixture knows its own")
     kind = getattr(y, "dtype", None)
     if isinstance(kind, torch.dtype) and (kind.is_floating_point or kind.is_complex):
         return y, False

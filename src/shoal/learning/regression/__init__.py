@@ -1,6 +1,5 @@
 """Regression with the kernels of infinitely wide networks, for many samples."""
 
-from shoal.learning.regression.cost import Cost, CostModel
 from shoal.learning.regression.kernel_regression import kernel_regression
 from shoal.learning.regression.preconditioners import (
     CombinedPreconditioner,
@@ -21,8 +20,6 @@ __all__ = [
     "Columns",
     "CombinedPreconditioner",
     "ConjugateGradients",
-    "Cost",
-    "CostModel",
     "Diagonal",
     "DiagonalPreconditioner",
     "EquivalentPreconditioner",
