@@ -965,7 +965,7 @@ def training() -> Any:
     watch = shoal.Watch(mlp, x, y, step_size=0.02)
     optimizer = torch.optim.SGD(mlp.parameters(), lr=0.02)
     for step in range(4):
-        watch.look(step)
+        watch.record(step)
         optimizer.zero_grad()
         (0.5 * (mlp(x) - y).square().sum()).backward()
         optimizer.step()
