@@ -193,7 +193,7 @@ def coefficients(
     flag("center", center)
     function = kernel_function(architecture, trainable=trainable, width=width)
     architecture = function.architecture
-    if architecture.blind:
+    if architecture.ignores_input:
         raise ValueError("input_variance must be > 0, got 0")
     chosen = centered(architecture, input_norm) if center else architecture
     function = replace(function, architecture=chosen, variances=())
