@@ -965,7 +965,7 @@ def training() -> Any:
     watch = shoal.Watch(mlp, x, y, step_size=0.02)
     optimizer = torch.optim.SGD(mlp.parameters(), lr=0.02)
     for step in range(4):
-        watch.look(step)
+        watch.record(step)
         optimizer.zero_grad()
         (0.5 * (mlp(x) - y).square().sum()).backward()
         optimizer.step()
@@ -1083,9 +1083,9 @@ def tables() -> Any:
     return {
         "csv": [table.x, table.y, list(table.classes)],
         "numpy": [binary.x, binary.y],
-        "one hot": data.one_hot(table).y,
-        "signed": data.signed_labels(table).y,
-        "unit": data.unit_norm(table).x,
+        "one hot": table.targets(2),
+        "signed": table.targets()[:, 0],
+        "unit": torch.nn.functional.normalize(table.x),
         "errors": [broken, missing],
     }
 

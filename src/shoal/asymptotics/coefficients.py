@@ -189,7 +189,7 @@ def coefficients(
     flag("center", center)
     function = kernel_function(architecture, trainable=trainable, width=width)
     plain = function.architecture
-    if plain.blind:
+    if plain.ignores_input:
         raise ValueError("input_variance must be > 0, got 0")
     chosen = centered(plain, input_norm) if center else plain
     function = replace(function, architecture=chosen, variances=())

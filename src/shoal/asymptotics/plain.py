@@ -30,7 +30,7 @@ def centered_moments(phi: Activation, tau: float) -> tuple[float, ...]:
 def deq_coefficients(
     phi: Activation, recurrent: float, injected: float, norm: float, *, frozen_input: bool
 ) -> tuple[KernelCoefficients, KernelCoefficients, float, float]:
-    r"""Both kernels of a centered DEQ, $\tau_*$ and $\alpha_4$; all weights or all but B trained."""
+    r"""Both kernels of a centered DEQ, $\tau_*$ and $\alpha_4$; B trained or frozen."""
     variance = injected * norm**2
     for _ in range(12):  # Newton's method
         square, _, _, q, _ = centered_moments(phi, math.sqrt(variance))
