@@ -12,12 +12,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-import shoal
 from shoal.activations import Activation
 from shoal.architectures import Architecture
+from shoal.asymptotics.centering import centered
 from shoal.asymptotics.coefficients import KernelCoefficients
 from shoal.asymptotics.mixture import GaussianMixture
 from shoal.gaussian import moments
+from shoal.kernels import kernel
 
 
 def centered_moments(phi: Activation, tau: float) -> tuple[float, ...]:
@@ -100,5 +101,5 @@ def sampled_eigenvalues(
 ) -> tuple[Tensor, Tensor]:
     """Eigenvalues of both exact kernels of samples, the architecture being centered."""
     x, _ = mixture.sample(n, seed)
-    ck, ntk = shoal.kernel(shoal.centered(architecture, input_norm=norm), x)
+    ck, ntk = kernel(centered(architecture, norm), x)
     return torch.linalg.eigvalsh(ck), torch.linalg.eigvalsh(ntk)
