@@ -72,7 +72,7 @@ def differentiable(
     if not torch.is_grad_enabled() or not any(t.requires_grad for t in (*inputs, *tensors)):
         plain = first.detach(), None if second is None else second.detach()
         return run(*plain, gradients=False)[0]
-    if function.architecture.blind:
+    if function.architecture.ignores_input:
         raise ValueError(
             "a kernel with input_variance = 0 has no gradients: it is at the edge of where kernels "
             "are defined"

@@ -1,21 +1,23 @@
-"""The fully connected explicit networks of Ling 2024 and Du 2018."""
+"""Explicit networks without skip connections: a chain of layers."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Literal, final
 
 from shoal.activations import Activation
 from shoal.activations.names import ActivationLike, as_activation
 from shoal.architectures.base import (
     Architecture,
+    as_activations,
     biases,
     check_depth,
+    set_checked,
+    variance,
 )
+from shoal.architectures.images import ConvolutionalArchitecture, odd, padding, pooling
 from shoal.architectures.layers import Cell, Layers, Weights
-from shoal.core import checks
 from shoal.core.checks import flag
-from shoal.core.fields import later
 from shoal.gaussian.moments import normalization
 
 
@@ -62,7 +64,7 @@ class FullyConnected(Architecture):
     normalized: bool = field(default=False, kw_only=True)
     fixed_readout: bool = field(default=False, kw_only=True)
     norm_gated: bool = field(default=False, kw_only=True)
-    bias_variance: float = later(0.0, kw_only=True)
+    bias_variance: float = field(default=0.0, kw_only=True, repr=False)
 
     if TYPE_CHECKING:  # names and modules are activations too
 
@@ -78,18 +80,8 @@ class FullyConnected(Architecture):
 
     def __post_init__(self) -> None:
         """Check the fields, and make a tuple of the activations."""
-        activations = checks.items(
-            "activations", self.activations, "a sequence of Activation, one per layer"
-        )
-        if not activations:
-            raise ValueError("activations must have at least one entry, got none")
-        found = (as_activation(f"activations[{k}]", phi) for k, phi in enumerate(activations))
-        object.__setattr__(self, "activations", tuple(found))
-        flag("normalized", self.normalized)
-        flag("fixed_readout", self.fixed_readout)
-        flag("norm_gated", self.norm_gated)
-        bias = checks.real("bias_variance", self.bias_variance, at_least=0)
-        object.__setattr__(self, "bias_variance", bias)
+        set_checked(self, activations=as_activations, bias_variance=variance)
+        set_checked(self, normalized=flag, fixed_readout=flag, norm_gated=flag)
 
     @classmethod
     def du2018(cls, activation: Activation, depth: int) -> "FullyConnected":
@@ -114,7 +106,7 @@ class FullyConnected(Architecture):
             >>> FullyConnected.du2018(Softplus(), depth=3).parameter_groups
             ('layer1', 'layer2', 'layer3')
         """
-        depth = check_depth(depth)
+        depth = check_depth("depth", depth)
         return cls(
             (as_activation("activation", activation),) * depth, normalized=True, fixed_readout=True
         )
@@ -126,17 +118,89 @@ class FullyConnected(Architecture):
 
     def layers(self, width: int | None = None) -> Layers:  # noqa: ARG002
         """A chain of as many cells as there are activations."""
-        cells = tuple(
-            Cell(
-                sigma,
-                Weights(f"layer{number}"),
-                gain=self._gain(sigma),
-                bias=biases(f"bias{number}", self.bias_variance),
-            )
-            for number, sigma in enumerate(self.activations, start=1)
-        )
+        cells = _chain(self.activations, self.normalized, self.bias_variance)
         readout = None if self.fixed_readout else Weights("readout")
         return Layers(cells, readout, gated=self.norm_gated)
 
-    def _gain(self, sigma: Activation) -> float:
-        return math.sqrt(normalization(sigma)) if self.normalized else 1.0
+
+@final
+@dataclass(frozen=True, repr=False)
+class ConvNet(ConvolutionalArchitecture):
+    r"""A convolutional network of any depth, with one activation per layer.
+
+    $$x^{(l)} = m^{-1/2} \sigma_l(W_l * x^{(l-1)} + b_l), \quad l = 1, \dots, L$$
+
+    It is to a ``FullyConnected`` network what a ``ConvDEQ`` is to a ``DEQ``: the weights $W_l$
+    (group ``"layer<l>"``) convolve with stride one and are divided by the root of the number of
+    pixels of a patch, and the readout (``"readout"``) sees all pixels, or the mean of each channel.
+    Images of one pixel are vectors, if patches have one pixel or padding is circular.
+
+    Args:
+        activations: $\sigma_1, \dots, \sigma_L$, from the input to the output; any iterable, kept
+            as a tuple.
+        kernel_size: The odd side of a patch in pixels.
+        pooling: ``None`` for a readout of all pixels, ``"average"`` for one of each channel's mean.
+        padding: What lies beyond the border: ``"zeros"``, or ``"circular"``, the pixels of the
+            opposite side.
+        normalized: Whether each layer is multiplied by $\sqrt{c_{\sigma_l}}$, as in
+            ``FullyConnected``.
+        bias_variance: The variance of a bias per channel (group ``"bias<l>"``); without biases by
+            default.
+
+    Raises:
+        TypeError: If an argument is not of its kind.
+        ValueError: If there is no activation, ``kernel_size`` is not positive and odd, ``pooling``
+            or ``padding`` unknown, or ``bias_variance`` negative, infinite or NaN.
+
+    Example:
+        >>> import torch, shoal
+        >>> net = ConvNet([shoal.activations.ReLU()] * 3, normalized=True, padding="circular")
+        >>> images = torch.ones(1, 1, 4, 4, dtype=torch.float64)
+        >>> round(float(shoal.kernel(net, images).ntk), 9)
+        4.0
+    """
+
+    activations: tuple[Activation, ...]
+    kernel_size: int = field(default=3, kw_only=True)
+    pooling: Literal["average"] | None = field(default=None, kw_only=True)
+    padding: Literal["zeros", "circular"] = field(default="zeros", kw_only=True)
+    normalized: bool = field(default=False, kw_only=True)
+    bias_variance: float = field(default=0.0, kw_only=True)
+
+    if TYPE_CHECKING:  # names and modules are activations too
+
+        def __init__(
+            self,
+            activations: Sequence[ActivationLike],
+            *,
+            kernel_size: int = 3,
+            pooling: Literal["average"] | None = None,
+            padding: Literal["zeros", "circular"] = "zeros",
+            normalized: bool = False,
+            bias_variance: float = 0.0,
+        ) -> None: ...
+
+    def __post_init__(self) -> None:
+        """Check the fields, and make a tuple of the activations."""
+        set_checked(self, activations=as_activations, normalized=flag, bias_variance=variance)
+        set_checked(self, kernel_size=odd, pooling=pooling, padding=padding)
+
+    @property
+    def depth(self) -> int:
+        """The number of hidden layers."""
+        return len(self.activations)
+
+    def layers(self, width: int | None = None) -> Layers:  # noqa: ARG002
+        """A chain of as many cells as there are activations."""
+        return Layers(_chain(self.activations, self.normalized, self.bias_variance))
+
+
+def _chain(
+    activations: Sequence[Activation], normalized: bool, bias_variance: float
+) -> tuple[Cell, ...]:
+    cells = []
+    for number, sigma in enumerate(activations, start=1):
+        gain = math.sqrt(normalization(sigma)) if normalized else 1.0
+        bias = biases(f"bias{number}", bias_variance)
+        cells.append(Cell(sigma, Weights(f"layer{number}"), gain, bias=bias))
+    return tuple(cells)
