@@ -5,7 +5,7 @@ import torch
 
 import shoal
 from shoal.learning.convergence import LinearTraining
-from shoal.networks.module_inputs import ModuleInputs
+from shoal.networks.modules import ModuleInputs
 from shoal.training.measures import largest_eigenvalue
 from shoal.training.objective import Objective
 from training.small import CONV, DU, GAO, LING, RESNET, SHALLOW, TANH, data, network

@@ -30,7 +30,7 @@ from shoal.certificates.evidence.rounding import (
 )
 from shoal.networks.chain import ChainNetwork
 from shoal.networks.convolutional import ConvolutionalChain
-from shoal.networks.ntk.empirical_kernel import contract
+from shoal.networks.empirical_kernel import contract
 
 ExplicitNetwork = (
     ChainNetwork[FullyConnected] | ChainNetwork[ResNet] | ConvolutionalChain[ConvResNet]
