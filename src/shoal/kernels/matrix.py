@@ -85,8 +85,8 @@ def kernel(
         arrays if ``x1`` is one.
 
     Raises:
-        ValueError: If the shapes do not fit, an entry is NaN or infinite, ``memory`` is too small, or
-            the matrices are larger than the memory of the device.
+        ValueError: If the shapes do not fit, an entry is NaN or infinite, ``memory`` is too small,
+            or the matrices are larger than the memory of the device.
         TypeError: If an input is not a floating-point tensor.
         ConvergenceError: If the kernel does not exist.
         AccuracyError: If the kernel overflows the dtype.
