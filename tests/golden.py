@@ -1083,9 +1083,9 @@ def tables() -> Any:
     return {
         "csv": [table.x, table.y, list(table.classes)],
         "numpy": [binary.x, binary.y],
-        "one hot": data.one_hot(table).y,
-        "signed": data.signed_labels(table).y,
-        "unit": data.unit_norm(table).x,
+        "one hot": table.targets(2),
+        "signed": table.targets()[:, 0],
+        "unit": torch.nn.functional.normalize(table.x),
         "errors": [broken, missing],
     }
 

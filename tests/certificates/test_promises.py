@@ -180,7 +180,7 @@ def trio(index: int, width: int = 512) -> tuple[Any, Tensor]:
         return shoal.build(convolutional, in_features=2, pixel_axes=1, **options), x
     separation = shoal.kernels.pair_eigenvalue(UNIT)
     architecture: shoal.Architecture = (
-        shoal.ResNet.du2018(A.Softplus(), 3, eigenvalue=separation, constant=0.5)
+        shoal.ResNet(A.Softplus(), 3, residual_scale=0.5 * separation**1.5)
         if index
         else shoal.FullyConnected.du2018(A.Tanh(), 2)
     )

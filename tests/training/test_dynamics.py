@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import shoal
-from shoal.learning.convergence import LinearTraining
+from shoal.learning import LinearTraining
 from shoal.networks.module_inputs import ModuleInputs
 from shoal.training.measures import largest_eigenvalue
 from shoal.training.objective import Objective

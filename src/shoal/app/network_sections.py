@@ -34,7 +34,7 @@ from shoal.app.sections import (
 from shoal.certificates import Condition
 from shoal.core.figures import COLORS, GRAY, Axes
 from shoal.diagnosis.words import Row
-from shoal.learning.convergence import LinearTraining
+from shoal.learning import LinearTraining
 from shoal.networks import Network
 
 _FAR = 0.25  # share of a predicted loss or a measured error by which a prediction is off

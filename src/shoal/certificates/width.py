@@ -13,7 +13,7 @@ from shoal.certificates.certify import certify
 from shoal.core import checks
 from shoal.core.settings import in_standard_settings
 from shoal.kernels.arguments import as_tensor, checked_image_samples, checked_samples
-from shoal.learning.convergence.arguments import checked_labels
+from shoal.learning.problem import checked_labels
 from shoal.networks import Network, build, empirical_kernel
 from shoal.training import TrainingError, train
 
@@ -96,7 +96,7 @@ def required_width(
     largest = checks.integer("largest_width", largest_width, at_least=2)
     seeds = checks.integer("seeds", seeds, at_least=1)
     inputs = _inputs(architecture, as_tensor(x, "x")).detach().double().cpu()
-    labels = checked_labels("y", y, len(inputs)).double().cpu()
+    labels = checked_labels("y", y, len(inputs)).detach().double().cpu()
     labels = labels[:, None] if labels.dim() == 1 else labels
     implicit = isinstance(architecture, ImplicitArchitecture)
     options: dict[str, Any] = {"on_failure": "status"} if implicit else {}

@@ -66,7 +66,7 @@ def differentiable_kernel(job: Job, first: Tensor, second: Tensor | None) -> Ker
         tensor([[0.8889, 0.0000],
                 [0.0000, 0.8889]], dtype=torch.float64)
     """
-    if job.function.architecture.blind:
+    if job.function.architecture.ignores_input:
         raise ValueError(
             "a kernel with input_variance = 0 has no gradients: it is at the edge of where kernels "
             "are defined"
