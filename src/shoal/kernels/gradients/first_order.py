@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from shoal.core.exceptions import AccuracyError
+from shoal.kernels.approximations.choice import ANGULAR_TOLERANCE, TOLERANCE
 from shoal.kernels.approximations.surface import Span, Surface, norm_span, surface
 from shoal.kernels.backends import (
     DifferentiableBlock,
@@ -27,10 +28,8 @@ from shoal.kernels.gradients.variance_changes import variances_from_inputs
 from shoal.kernels.gradients.variance_slopes import slope_surface
 from shoal.kernels.inputs import Inputs, pair_angles
 from shoal.kernels.plan import (
-    ANGULAR_TOLERANCE,
     FEW_PAIRS,
     INSET,
-    TOLERANCE,
     Plan,
 )
 from shoal.kernels.strips import Strip

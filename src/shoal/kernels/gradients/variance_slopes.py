@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from shoal.kernels.approximations.piecewise_surface import part_surface
-from shoal.kernels.approximations.surface import Span, Surface, norm_span, surface
+from shoal.kernels.approximations.choice import TOLERANCE
+from shoal.kernels.approximations.surface import Span, Surface, norm_span, part_surface, surface
 from shoal.kernels.backends import Block, Blocks, DifferentiableBlock, Pair
 from shoal.kernels.function import KernelFunction
 from shoal.kernels.gradients.derivatives import derivatives
-from shoal.kernels.plan import TOLERANCE, Plan
+from shoal.kernels.plan import Plan
 from shoal.kernels.result import Kernels
 
 
