@@ -15,7 +15,7 @@ from shoal.activations import (
     LeakyReLU,
     ReLU,
 )
-from shoal.gaussian import dual, dual_derivative, moments
+from shoal.gaussian import dual, dual_derivative
 from shoal.gaussian.mixed import mixed_dual
 
 

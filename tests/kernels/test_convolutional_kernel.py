@@ -245,10 +245,3 @@ def test_the_eigenvalue_of_pairs_of_images(padding):
 def test_bad_pairs_of_images(x, architecture, error, message):
     with pytest.raises(error, match=message):
         pair_eigenvalue(x, architecture=architecture)
-
-
-def test_the_residual_scale_of_du_2018():
-    found = ConvResNet.du2018(Softplus(), 3, eigenvalue=0.25, constant=0.4, patch_size=5)
-    assert found == ConvResNet(Softplus(), 3, residual_scale=0.05, patch_size=5)
-    with pytest.raises(ValueError, match="eigenvalue must be <= 1"):
-        ConvResNet.du2018(Softplus(), 3, eigenvalue=2.0, constant=0.4)

@@ -120,7 +120,7 @@ def test_regression(net, method):
     with pytest.raises(ValueError, match=r"x must have shape \(inputs, 1, 3, 2\)"):
         fit.predict(images(2, 1, 3, 3))
     near = shoal.learning.ConjugateGradients(shoal.learning.EquivalentPreconditioner())
-    with pytest.raises(TypeError, match="must be a Nystrom for images"):
+    with pytest.raises(ValueError, match="must be a Nystrom for images"):
         shoal.kernel_regression(net, x, y, ridge=0.1, method=near)
 
 

@@ -192,7 +192,7 @@ def test_training_and_its_monitor(warm):
     assert bool((seen["gain"] <= seen["gain_upper"]).all())
     assert float(seen["gain_upper"].max()) < 1
     watch = shoal.Watch(net, x, y)
-    watch.look(0)
+    watch.record(0)
     exact = math.sqrt(0.15 / (9 * 24)) * float(
         torch.linalg.matrix_norm(dense_matrix(net.recurrent.detach(), "zeros", (4, 4)), 2)
     )

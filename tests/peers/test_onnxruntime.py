@@ -27,8 +27,6 @@ DESIGNS = {
         RELU,
         {"match": "ck", "method": shoal.designs.MomentMatching(family="leaky_relu")},
     ),
-    # a Hermite series first
-    "sinusoid": (RELU, {"match": "ntk", "method": shoal.designs.MomentMatching(family="sinusoid")}),
     "sphere": (TANH, {"match": "ntk", "method": "sphere"}),
     "norm_gated": (RELU, {"match": "ck", "method": shoal.designs.SphereMatching(norm_gated=True)}),
 }

@@ -16,8 +16,8 @@ from shoal.adapters.weighted_regression import WeightedRegression, weighted_regr
 from shoal.architectures import Architecture
 from shoal.core.checks import host_array, real, real_array
 from shoal.core.processes import Group
-from shoal.learning.regression import KernelRegression, kernel_regression
-from shoal.learning.regression.ridge_path import Criterion, checked_criterion
+from shoal.learning import KernelRegression, kernel_regression
+from shoal.learning.ridges import Criterion, checked_criterion
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from shoal.kernels import KernelFunction, Kernels, kernel
 from shoal.kernels.images.function import ImageKernels
-from shoal.learning.regression.ridge_path import Criterion, Decomposition, path_of
+from shoal.learning.decomposition import Decomposition, ShiftedDecomposition
+from shoal.learning.ridges import Criterion, path_of
 from shoal.numerics import CholeskyFactor
 
 Array = NDArray[Any]
@@ -76,13 +77,14 @@ def weighted_regression(
     targets = root * torch.from_numpy(y[some].reshape(len(root), -1))
     plain: Tensor = getattr(_kernels(function, x[some]), which)
     matrix = (plain * root * root.T).contiguous()
+    factor: CholeskyFactor | ShiftedDecomposition
     if isinstance(ridge, str):
-        values, vectors = torch.linalg.eigh(matrix)
-        parts = Decomposition(values.clamp_min(0.0), vectors, targets, vectors.T @ targets)
-        ridge = path_of(parts, None).best(ridge)
-    factor = CholeskyFactor(matrix, matrix.diagonal().clone(), ridge)
-    solution = factor.solve(targets)
-    inverse = factor.forward(torch.eye(len(root), dtype=root.dtype)).square().sum(0)[:, None]
+        parts = Decomposition.of(matrix)
+        ridge = path_of(parts, targets).best(ridge)
+        factor = parts.shifted(ridge)
+    else:
+        factor = CholeskyFactor(matrix, matrix.diagonal().clone(), ridge)
+    solution, inverse = factor.solve(targets), factor.inverse_diagonal()[:, None]
     found = np.zeros((2, *y.shape))
     for place, values in enumerate((root * solution, (targets - solution / inverse) / root)):
         found[place, some] = values.numpy().reshape(-1, *y.shape[1:])

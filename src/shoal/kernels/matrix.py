@@ -22,7 +22,7 @@ from shoal.kernels.arguments import (
 from shoal.kernels.bias_features import with_bias_features
 from shoal.kernels.diagonal import own_diagonal, partner_diagonal
 from shoal.kernels.function import KernelFunction
-from shoal.kernels.gradients.matrices import Job, differentiable_kernel
+from shoal.kernels.gradient import Job, differentiable_kernel
 from shoal.kernels.images.function import ImageKernels, chosen_kernels
 from shoal.kernels.images.gradients import differentiable_image_kernels
 from shoal.kernels.images.matrix import Blocks, image_kernels

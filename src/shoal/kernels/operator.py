@@ -27,9 +27,8 @@ from shoal.kernels.images.matrix import ImagePlan
 from shoal.kernels.inputs import Inputs
 from shoal.kernels.plan import Plan
 from shoal.kernels.result import Kernels
-from shoal.kernels.rounded_products import rounded_products
 from shoal.kernels.strips import Strip, assign_strips
-from shoal.numerics.krylov import conjugate_gradients, relative
+from shoal.numerics import DiagonalOperator, conjugate_gradients
 from shoal.numerics.operator import Operator, like_factor, refuse_gradients
 
 _DEFAULT_MEMORY = 2**30
@@ -64,7 +63,7 @@ class KernelOperator(Operator):
         self._processes = shared
         self._rounded = None
         if self._precision != plan.left.points.dtype and not self._fits:
-            self._rounded = rounded_products(plan, kernel)
+            self._rounded = _rounded_products(plan, kernel)
 
     def __repr__(self) -> str:
         name = Kernels._fields[self._kernel]
@@ -179,19 +178,18 @@ class KernelOperator(Operator):
         shift = real("shift", shift, at_least=0.0)
         rtol, max_steps = real("rtol", rtol, above=0.0), integer("max_steps", max_steps, at_least=1)
         b = self._columns(other, self.shape[0]).to(self.dtype)
-        scale = (self.diagonal() + shift)[:, None]  # a preconditioner: the diagonal
-        scale = torch.where(scale > 0, scale, 1.0)
+        diagonal = self.diagonal() + shift
         found = conjugate_gradients(
             lambda vectors: self @ vectors + shift * vectors,
             b,
-            precondition=lambda residual: residual / scale,
+            preconditioner=DiagonalOperator(diagonal.where(diagonal > 0, 1.0)),
             rtol=rtol,
             max_steps=max_steps,
         )
         if not found.converged:
             raise ConvergenceError(
                 "conjugate gradients reached a relative residual of "
-                f"{float(relative(found.residual, b).max()):.1e} instead of {rtol:.1e} in "
+                f"{float(found.residuals.max()):.1e} instead of {rtol:.1e} in "
                 f"{max_steps} steps: allow more of them, a larger rtol, or a larger shift"
             )
         return like_factor(other, found.solution)
@@ -312,6 +310,17 @@ def kernel_operator(
     return KernelOperators(
         *(KernelOperator(plan, kernel, limit, precision, shared) for kernel in (0, 1))
     )
+
+
+def _rounded_products(plan: Plan | ImagePlan, kernel: int) -> Any:
+    """Products of entries that are made in half precision, on a GPU that has them."""
+    if isinstance(plan, ImagePlan) or plan.left.points.device.type != "cuda":
+        return None
+    try:
+        from shoal.kernels.gpu.half_precision import rounded_products
+    except ImportError:
+        return None
+    return rounded_products(plan, kernel)
 
 
 def _points(

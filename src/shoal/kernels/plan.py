@@ -17,15 +17,7 @@ from shoal.kernels.approximations.choice import (
 from shoal.kernels.approximations.surface import ANY_ANGLE, Span, Surface, diagonal
 from shoal.kernels.approximations.typical_angles import GRID
 from shoal.kernels.arguments import work_space
-from shoal.kernels.backends import (
-    Block,
-    Blocks,
-    Directions,
-    Factors,
-    Pair,
-    backend_for,
-    extremes,
-)
+from shoal.kernels.blocks import Block, Blocks, Directions, Factors, Pair, backend_for, extremes
 from shoal.kernels.function import KernelFunction
 from shoal.kernels.inputs import CLOSE, Inputs, pair_angles
 from shoal.kernels.strips import Strip, rows_per_process, strips
@@ -111,7 +103,7 @@ class Plan:
     @cached_property
     def backend(self) -> Blocks:
         """What computes with blocks of the matrix."""
-        return backend_for(self.left.points.device, self.cost * self.pairs)
+        return backend_for(self.left.points.device)
 
     def strips(self, limit: int | None, num_processes: int = 1) -> Iterator[Strip]:
         """Parts of the matrix that are computed together within a limit of memory.

@@ -13,7 +13,7 @@ from shoal.app.figures import COLORS, GRAY, Axes, Bar, draw_bars, legend_below
 from shoal.app.sections.base import Findings, Section, Subject, learnable
 from shoal.certificates import Condition
 from shoal.diagnosis.words import Row
-from shoal.learning.convergence import LinearTraining
+from shoal.learning import LinearTraining
 from shoal.networks import Network
 
 _SAMPLES, _WIDTH = 8, 1000

@@ -28,7 +28,7 @@ from shoal.app.sections.base import (
     on_sphere,
 )
 from shoal.diagnosis.words import Row
-from shoal.learning.convergence import LinearTraining
+from shoal.learning import LinearTraining
 
 _TRAINED = ("deq", "ntk-design", "ck-design", "naive")
 _TRAIN_SAMPLES, _WIDTH = 128, 512  # of the trained networks

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from shoal.core.exceptions import AccuracyError
 from shoal.kernels.arguments import work_space
-from shoal.kernels.backends import backend_for
+from shoal.kernels.blocks import backend_for
 from shoal.kernels.calculi.pixels import Images, Pixels
 from shoal.kernels.images.function import ImageKernels
 from shoal.kernels.images.fused_passes import FusedPixels
@@ -131,7 +131,7 @@ class ImagePlan:
     def mirror(self, matrix: Tensor, strip: Strip) -> None:
         """Copy what a strip of a symmetric matrix has above the diagonal to below it."""
         if self.symmetric:
-            backend_for(matrix.device, 0).mirror(matrix, strip.rows)
+            backend_for(matrix.device).mirror(matrix, strip.rows)
 
     def values(self, rows: Tensor, columns: Tensor, progress: Progress | None = None) -> Tensor:
         """Both kernels at some entries, in float64. shape: (2, entries).
