@@ -1,6 +1,7 @@
 """Public functions refuse what makes no sense, and name the argument that they refuse."""
 
 import math
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,13 @@ Y = torch.randn(6, generator=GENERATOR, dtype=DOUBLE)
 LABELS = torch.tensor([0, 0, 0, 1, 1, 1])
 DEQ = shoal.DEQ(shoal.activations.ReLU(), 0.2, 0.8)
 MIXTURE = shoal.GaussianMixture([[0.3, 0.0, 0.0], [-0.3, 0.0, 0.0]], 1.0)
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # PyTorch calls it a prototype
+    MASKED = torch.masked.masked_tensor(X, X > 0)
 HOLES = np.ma.masked_array(np.eye(6, 3), mask=np.eye(6, 3) > 0)
 BAD_MATRICES = {
     "sparse": X.to_sparse(),
+    "masked tensor": MASKED,
     "meta": X.to("meta"),
     "complex": X + 0j,
     "integers": (9 * X).long(),

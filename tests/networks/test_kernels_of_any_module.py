@@ -9,8 +9,8 @@ from torch import nn
 from torch.nn.utils import parametrizations, parametrize
 
 import shoal
-from shoal.networks.module_inputs import ModuleInputs
-from shoal.networks.ntk.jacobians import Jacobians, chosen_parameters
+from shoal.networks.jacobians import Jacobians, chosen_parameters
+from shoal.networks.modules import ModuleInputs
 
 
 def inputs(*shape, seed=0):
@@ -267,6 +267,29 @@ def test_buffers_modes_and_gradients_stay():
     assert module.training
     assert all(p.grad is None for p in module.parameters())
     assert parametrize.is_parametrized(module)
+
+
+class Counting(nn.Module):
+    """Counts its calls, and notes what it saw."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+        self.register_buffer("calls", torch.tensor(0))
+        self.register_buffer("mean", torch.zeros(2))
+
+    def forward(self, x):
+        self.calls += 1
+        y = self.layer(x)
+        self.mean.copy_(y.detach().mean(0))
+        return y
+
+
+def test_modules_that_write_to_buffers_are_measured():
+    module, x = seeded(Counting), inputs(4, 3)
+    found = shoal.empirical_kernel(module, x).ntk
+    torch.testing.assert_close(found, shoal.empirical_kernel(module.layer, x).ntk)
+    assert int(module.calls) == 0
 
 
 class Centered(nn.Module):

@@ -5,7 +5,7 @@ import torch
 
 import shoal
 from shoal.learning import LinearTraining
-from shoal.networks.module_inputs import ModuleInputs
+from shoal.networks.modules import ModuleInputs
 from shoal.training.measures import largest_eigenvalue
 from shoal.training.objective import Objective
 from training.small import CONV, DU, GAO, LING, RESNET, SHALLOW, TANH, data, network
@@ -44,7 +44,7 @@ def test_a_readout_trains_as_linear_theory_says(architecture) -> None:
     with torch.no_grad():
         start = net(x)[:, 0]
     kernels = shoal.empirical_kernel(net, x)
-    theory = LinearTraining(kernels, y, initial=(start, None), accuracy=1e-15)
+    theory = LinearTraining(kernels, y, initial=(start, None))
     size = 0.2 * theory.max_step_size
     expected = theory.run(steps=range(11), step_size=size).loss
     found = shoal.train(net, x, y, step_size=size, steps=10)

@@ -1,7 +1,7 @@
 """Activation functions as immutable values."""
 
 from shoal.activations.affine import Affine
-from shoal.activations.base import Activation, Program
+from shoal.activations.base import Activation
 from shoal.activations.bounds import Evaluated, Smoothness
 from shoal.activations.closed_forms import ClosedForm, PiecewiseLinear
 from shoal.activations.hermite import Hermite
@@ -38,7 +38,6 @@ __all__ = [
     "Mish",
     "PiecewiseLinear",
     "PiecewisePolynomial",
-    "Program",
     "ReLU",
     "Sigmoid",
     "Sine",

@@ -35,7 +35,7 @@ from shoal.certificates.enclosures import (
 from shoal.core.rounding import ROUND_UP, UNIT, down, nearest, up
 from shoal.networks.chain import ChainNetwork
 from shoal.networks.convolutional import ConvolutionalChain
-from shoal.networks.ntk.empirical_kernel import contract
+from shoal.networks.empirical_kernel import contract
 
 ExplicitNetwork = (
     ChainNetwork[FullyConnected] | ChainNetwork[ResNet] | ConvolutionalChain[ConvResNet]

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,9 +11,7 @@ from torch.nn import Module
 
 from shoal.core.checks import items
 from shoal.core.torch_compat import named_tensors
-from shoal.networks.module_inputs import ModuleInputs
-from shoal.networks.ntk.exact import mixing_submodule
-from shoal.networks.parameter_names import is_named
+from shoal.networks.modules import ModuleInputs, is_named, mixing_submodule
 
 
 def chosen_parameters(module: Module, trainable: Iterable[str] | None) -> dict[str, Tensor]:
@@ -53,32 +51,28 @@ def _matching(pattern: object, names: Iterable[str]) -> list[str]:
     return found
 
 
-class _Piece(NamedTuple):
-    samples: slice
-    outputs: slice
-
-
 class Jacobians:
     """Derivatives of the outputs for each sample, evaluated alone, and their inner products.
 
-    They are taken for many samples at once by ``torch.func``, or one by one where a module does
-    not allow that. Buffers stay as they are.
+    ``torch.func`` takes them for many samples at once; a module that does not allow that is
+    differentiated sample by sample. Its buffers stay as they are.
 
     Args:
         module: Any module.
         chosen: The parameters, by name.
-        x: Inputs, to see what the outputs are.
-        memory: The bytes that derivatives may take at once.
+        x: Inputs, to find out the shape of the outputs.
+        memory: Most bytes of derivatives at a time.
     """
 
     def __init__(
         self, module: Module, chosen: dict[str, Tensor], x: ModuleInputs, memory: int
     ) -> None:
         self.module, self.chosen, self.memory = module, chosen, memory
-        self._batched = True  # until it is seen that the module does not allow it
-        others = {n: p.detach() for n, p in module.named_parameters() if n not in chosen}
-        self._others, self._buffers = others, dict(module.named_buffers())
-        first = {id(t): n for n, t in (*module.named_parameters(), *module.named_buffers())}
+        self._batched = True  # until the module turns out not to allow it
+        named = (*module.named_parameters(), *module.named_buffers())
+        self._others = {n: p.detach() for n, p in module.named_parameters() if n not in chosen}
+        self._buffers = dict(module.named_buffers())
+        first = {id(t): n for n, t in named}
         self._first = {name: first[id(t)] for name, t in named_tensors(module).items()}
         if (name := mixing_submodule(module)) is not None:
             where = f"its submodule {name!r}" if name else "itself"
@@ -88,15 +82,15 @@ class Jacobians:
                 "lets samples see each other: call network.eval() first"
             )
         with torch.no_grad():
-            output = self._see_independence(x)
+            output = self._check_independence(x)
         self.outputs, self.dtype = output.numel(), torch.promote_types(output.dtype, torch.float32)
 
     def __call__(self, *arguments: Any, **named: Any) -> Tensor:
-        """The outputs for samples, with the parameters as they are."""
+        """The outputs for samples, with the present parameters."""
         return self._call(self.chosen, ModuleInputs((arguments, named)))
 
     def _call(self, chosen: dict[str, Tensor], x: ModuleInputs) -> Tensor:
-        # buffers may change on the way, as those of spectral norms do: those are copies
+        # copies: modules may write to buffers, as those with spectral norms and counters do
         buffers = {name: buffer.clone() for name, buffer in self._buffers.items()}
         given = {**self._others, **buffers, **chosen}
         tensors = {name: given[first] for name, first in self._first.items()}
@@ -111,8 +105,8 @@ class Jacobians:
             )
         return output
 
-    def _see_independence(self, x: ModuleInputs) -> Tensor:
-        """The outputs for a sample; those for another must not change them."""
+    def _check_independence(self, x: ModuleInputs) -> Tensor:
+        """The outputs for one sample; those for another must not change them."""
         pair = x.map(lambda tensor: torch.cat([tensor[:1], tensor[-1:]]))
         together, *apart = (part.given_to(self) for part in (pair, pair[:1], pair[1:]))
         alone = torch.cat(apart)
@@ -139,13 +133,13 @@ class Jacobians:
                     each = vmap(jacrev(self._one), (None, 0, None))
                     taken = each(self.chosen, x.arguments, outputs)
                 return [taken[name].flatten(2) for name in self.chosen]
-            except (RuntimeError, TypeError, ValueError):  # one of the module's own comes again
+            except (RuntimeError, TypeError, ValueError):  # an error of the module comes again
                 self._batched = False
         with torch.enable_grad():
             leaves = {name: p.detach().requires_grad_() for name, p in self.chosen.items()}
             rows = [
-                self._rows(leaves, self._call(leaves, x[slice(i, i + 1)]).flatten()[outputs])
-                for i in range(len(x))
+                self._rows(leaves, self._call(leaves, one).flatten()[outputs])
+                for one in x.blocks(1)
             ]
         return [torch.stack(parts).flatten(2) for parts in zip(*rows, strict=True)]
 
@@ -169,66 +163,54 @@ class Jacobians:
         right = x1 if x2 is None else x2
         shape = (len(x1),) if diag else (len(x1), len(right))
         total = torch.zeros(shape, dtype=self.dtype, device=x1.first.device)
-        pieces, others = self._pieces(x1, right)
-        for rows in pieces:
-            left = self.of(*_at(x1, rows))
-            if diag:
-                other = left if x2 is None else self.of(*_at(x2, rows))
-                sums = ((a * b).sum((1, 2)) for a, b in zip(left, other, strict=True))
-                total[rows.samples] += self._sum(sums)
-                continue
-            for columns in others:
-                if columns.outputs != rows.outputs or _known(x2, rows, columns):
+        if not self.chosen:
+            return total
+        samples, count = self._sizes(x1, len(x1), len(right))
+        for outputs in (slice(k, k + count) for k in range(0, self.outputs, count)):
+            for i, rows in enumerate(x1.blocks(samples)):
+                left, at = self.of(rows, outputs), slice(i * samples, (i + 1) * samples)
+                if diag:
+                    other = left if x2 is None else self.of(x2[at], outputs)
+                    total[at] += self._sum((a * b).sum((1, 2)) for a, b in _pairs(left, other))
                     continue
-                other = left if x2 is None and rows == columns else self.of(*_at(right, columns))
-                products = (a.flatten(1) @ b.flatten(1).T for a, b in zip(left, other, strict=True))
-                block = self._sum(products)
-                total[rows.samples, columns.samples] += block
-                if x2 is None and rows != columns:
-                    total[columns.samples, rows.samples] += block.T
+                for j, columns in enumerate(right.blocks(samples)):
+                    if x2 is None and j < i:  # the transpose of an earlier one
+                        continue
+                    other = left if x2 is None and i == j else self.of(columns, outputs)
+                    products = (a.flatten(1) @ b.flatten(1).T for a, b in _pairs(left, other))
+                    total[at, j * samples : (j + 1) * samples] += self._sum(products)
+        if x2 is None and not diag:
+            total = total.triu() + total.triu(1).T
         return total / self.outputs
 
     def gram(self, x: ModuleInputs) -> Tensor:
         r"""$JJ^\top$ of all outputs, in float64: a row for each sample and each of its outputs."""
-        n, k, device = len(x), self.outputs, x.first.device
-        total = torch.zeros(n, k, n, k, dtype=torch.float64, device=device)
-        (pieces,) = self._pieces(x)
-        for number, rows in enumerate(pieces):
-            left = [part.double() for part in self.of(*_at(x, rows))]
-            for columns in pieces[number:]:
-                other = left if rows == columns else [p.double() for p in self.of(*_at(x, columns))]
-                block = torch.zeros(
-                    *left[0].shape[:2], *other[0].shape[:2], dtype=torch.float64, device=device
-                )
-                for a, b in zip(left, other, strict=True):
-                    block += torch.einsum("ikp,jlp->ikjl", a, b)
-                total[rows.samples, rows.outputs, columns.samples, columns.outputs] = block
-                mirrored = block.permute(2, 3, 0, 1)
-                total[columns.samples, columns.outputs, rows.samples, rows.outputs] = mirrored
-        return total.view(n * k, n * k)
+        n, k = len(x), self.outputs
+        total = torch.zeros(n, k, n, k, dtype=torch.float64, device=x.first.device)
+        size = max(1, self._sizes(x, n, n)[0] // k)
+        for i, rows in enumerate(x.blocks(size)):
+            left = [part.double() for part in self.of(rows)]
+            for j, columns in enumerate(x.blocks(size)[: i + 1]):
+                other = left if i == j else [part.double() for part in self.of(columns)]
+                block = sum(torch.einsum("ikp,jlp->ikjl", a, b) for a, b in _pairs(left, other))
+                total[i * size : (i + 1) * size, :, j * size : (j + 1) * size] = block
+        whole = total.view(n * k, n * k)
+        return whole.tril() + whole.tril(-1).T
 
     def _sum(self, parts: Iterator[Tensor]) -> Tensor:
         return torch.stack([part.to(self.dtype) for part in parts]).sum(0)
 
-    def _pieces(self, *inputs: ModuleInputs) -> list[list[_Piece]]:
-        """Samples, and some of their outputs, whose derivatives fit twice into memory."""
-        if not self.chosen:
-            return [[] for _ in inputs]
-        room = max(1, self.memory // (2 * self._bytes(inputs[0][:1])))
-        # outputs do not meet in the NTK: the more samples at once, the fewer are taken again
-        samples = min(room, max(map(len, inputs)))
-        outputs = min(self.outputs, max(1, room // samples))
-        return [
-            [
-                _Piece(slice(i, i + samples), slice(k, k + outputs))
-                for k in range(0, self.outputs, outputs)
-                for i in range(0, len(x), samples)
-            ]
-            for x in inputs
-        ]
+    def _sizes(self, x: ModuleInputs, *lengths: int) -> tuple[int, int]:
+        """How many samples, and how many of their outputs, fit twice into memory.
+
+        Outputs do not meet in the NTK: the more samples at once, the fewer are taken again.
+        """
+        room = max(1, self.memory // (2 * self._bytes(x[:1])))
+        samples = min(room, max(lengths))
+        return samples, min(self.outputs, max(1, room // samples))
 
     def _bytes(self, x: ModuleInputs) -> int:
-        """What the derivatives of one output take, with what autograd keeps for them."""
+        """The memory of the derivatives of one output, with everything that autograd saves."""
         kept = [p.numel() * p.element_size() for p in self.chosen.values()]
 
         def keep(tensor: Tensor) -> Tensor:
@@ -241,10 +223,5 @@ class Jacobians:
         return max(1, sum(kept))
 
 
-def _known(x2: ModuleInputs | None, rows: _Piece, columns: _Piece) -> bool:
-    """Whether a block is the transpose of one that was found before."""
-    return x2 is None and columns.samples.start < rows.samples.start
-
-
-def _at(x: ModuleInputs, piece: _Piece) -> tuple[ModuleInputs, slice]:
-    return x[piece.samples], piece.outputs
+def _pairs(left: list[Tensor], right: list[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+    return zip(left, right, strict=True)

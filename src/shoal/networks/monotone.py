@@ -26,7 +26,6 @@ identity).
 """
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +33,6 @@ from torch import Tensor, nn
 from shoal.activations import Activation
 from shoal.activations.names import as_activation
 from shoal.core.checks import real, room, size
-from shoal.core.torch_compat import is_transformed
 from shoal.equilibrium import PreparedCell
 from shoal.numerics.norms import operator_norm_bounds
 
@@ -51,15 +49,15 @@ class MonotoneCell(PreparedCell):
     whose fixed point is the same. Its iteration contracts whatever the parameters are. Use it as
     ``shoal.Equilibrium(shoal.MonotoneCell(...))``, with any optimizer.
 
-    A step costs two products with matrices of shape (width, width). Once per solve there is a
-    product with the inputs and one that makes $W$, and once for each change of the parameters an
-    inverse. Large parameters are safe but slow: the rate is at most
+    A step costs two products with matrices of shape (width, width). Once per solve there are a
+    product with the inputs, one that makes $W$, and an inverse. Large parameters are safe but slow:
+    the rate is at most
     $\sqrt{1 - 4\alpha m/(1 + 2\alpha m + \alpha^2 (\sqrt{pm} + s)^2)}$ with $p = m + \|A\|^2$ and
     $s = \|B - B^\top\|$. ``GainConstraint(cell, weights=["symmetric", "skew"])`` bounds it.
 
     Args:
-        in_features: The size of an input.
-        width: The size of the state.
+        in_features: Size of an input.
+        width: Size of the state.
         activation: $\varphi$, as a value or by its name, such as ``"relu"`` or ``"leakyrelu:0.1"``.
             It must nowhere decrease and have slopes of at most one, as ReLU, LeakyReLU, HardTanh,
             Tanh, Sigmoid, Softplus, ELU and Identity do; at a grid of points that is checked.
@@ -103,8 +101,6 @@ class MonotoneCell(PreparedCell):
         # small: it makes the certified rate worse than what the symmetric part does
         self.skew = nn.Parameter(torch.empty(width, width).uniform_(-bound / 10, bound / 10))
         self.input = nn.Linear(in_features, width)
-        # copies of both parameters, and what was made of them
-        self._known: tuple[list[Tensor], tuple[Tensor, Tensor]] | None = None
 
     def extra_repr(self) -> str:
         """The activation and the margin."""
@@ -150,43 +146,23 @@ class MonotoneCell(PreparedCell):
 
         Args:
             z: The state, of shape (samples, width).
-            injection: As the next, from ``prepare``.
-            recurrent: What multiplies the state.
-            preconditioner: What multiplies the residual.
+            injection: As the following, from ``prepare``.
+            recurrent: The matrix that multiplies the state.
+            preconditioner: The matrix that multiplies the residual.
         """
         residual = self.activation.function(injection + z @ recurrent.t()) - z
         return z + residual @ preconditioner.t()
 
     def _constants(self) -> tuple[Tensor, Tensor]:
-        r"""$\alpha$ and $2(I + \alpha M)^{-1}$, kept while parameters are what they were."""
-        several = self.symmetric, self.skew
-        if is_transformed(*several):
-            return self._computed()
-        if self._known is None or not all(map(_equal, several, self._known[0])):
-            with torch.inference_mode(mode=False):
-                copies = [one.detach().clone() for one in several]
-                self._known = copies, self._computed()
-        return self._known[1]
-
-    def _computed(self) -> tuple[Tensor, Tensor]:
+        r"""$\alpha$ and $2(I + \alpha M)^{-1}$."""
         with torch.no_grad(), torch.autocast(self.skew.device.type, enabled=False):
             weight = self.weight.detach()
             step = weight.new_ones(())
             if self.is_projection:  # of the order of the best one, 1 / (√(pm) + s)
                 step = math.sqrt(len(weight)) / (_one(weight) - weight).norm()
-            exact = torch.promote_types(weight.dtype, torch.float32)  # what inverses are made in
+            exact = torch.promote_types(weight.dtype, torch.float32)  # the least that inverts
             inverse = torch.linalg.inv((2 * _one(weight) - _mixed(weight, step)).to(exact))
             return step, 2 * inverse.to(weight.dtype)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Without the inverse, which is made again."""
-        return {**self.__dict__, "_known": None}
-
-
-def _equal(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors are the same, on the same device."""
-    alike = (one.dtype, one.device) == (other.dtype, other.device)
-    return alike and torch.equal(one, other)
 
 
 def _one(weight: Tensor) -> Tensor:
@@ -217,6 +193,6 @@ def _proximal(activation: Activation) -> Activation:
 
 
 def _is_projection(activation: Activation) -> bool:
-    """Whether it is the projection on an interval: what it returns it leaves alone."""
+    """Whether it is the projection on an interval: applied twice, it is the same."""
     once = activation(_grid())
     return bool((activation(once) - once).abs().le(1e-14 * once.abs()).all())
