@@ -115,7 +115,8 @@ def symmetric_norm(
         rtol: The bound of the residual, as in :func:`dominant_eigenpair`.
         steps: Most products.
     """
-    start = start_vector(size, torch.empty(0, device=device))
+    generator = torch.Generator().manual_seed(0)
+    start = torch.randn(size, dtype=torch.float64, generator=generator).to(device)
     return abs(dominant_eigenpair(product, start, rtol=rtol, steps=steps).value)
 
 
