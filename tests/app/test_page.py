@@ -17,8 +17,8 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from shoal.app.report import Analysis, document, find, render, verdict
-from shoal.app.sections import SECTIONS, Findings, Section, Subject
+from shoal.app.report import SECTIONS, Analysis, document, find, render, verdict
+from shoal.app.sections import Findings, Section, Subject
 from shoal.diagnosis.words import Row
 
 EVIL = '<script>alert("x")</script>&'
@@ -122,10 +122,10 @@ def test_the_answer_is_two_sentences_at_the_top(digits: Subject) -> None:
     )
     first, second = verdict(numbers)
     assert first == (
-        "The network settles to one equilibrium for every input, and gets 99.2% of new samples "
-        "right."
+        "The network converges to one equilibrium for every input, and classifies 99.2% of new "
+        "samples correctly."
     )
-    assert second.startswith("Nothing shows that these data need its loop")
+    assert second.startswith("No evidence that the loop helps on this data")
     page = render(digits, numbers, "")
     assert page.index(first) < page.index(second) < page.index("<section")
     assert document(digits, numbers)["verdict"] == [first, second]
@@ -135,9 +135,9 @@ def test_the_answer_is_two_sentences_at_the_top(digits: Subject) -> None:
 @pytest.mark.parametrize(
     ("naive", "tested", "words"),
     [
-        (0.90, 40, "Nothing shows"),  # eight points of 40 samples are chance
+        (0.90, 40, "No evidence"),  # eight points of 40 samples are chance
         (0.90, 4000, "The loop can be replaced: one hidden layer"),
-        (0.99, 4000, "Nothing shows"),
+        (0.99, 4000, "No evidence"),
     ],
 )
 def test_a_loop_is_worth_what_chance_does_not_explain(
@@ -148,7 +148,8 @@ def test_a_loop_is_worth_what_chance_does_not_explain(
 
 
 @pytest.mark.parametrize(
-    ("gain", "words"), [(1.5, "no guarantee that it settles"), (2.5, "nor that its kernel exists")]
+    ("gain", "words"),
+    [(1.5, "no guarantee that it converges"), (2.5, "nor that its kernel exists")],
 )
 def test_missing_guarantees_are_said(gain: float, words: str) -> None:
     assert words in verdict(found(well_posedness=settled(gain)))[0]

@@ -11,14 +11,11 @@ import torch
 import shoal
 from oracles.standard_errors import assert_near_mean
 from shoal.app.inputs import Inputs, load_inputs
-from shoal.app.report import Analysis, find
+from shoal.app.kernel_sections import DESIGN, SPECTRUM
+from shoal.app.network_sections import ACCURACY, CERTIFICATE, PREDICTION, TRAINING
+from shoal.app.report import SECTIONS, Analysis, find
 from shoal.app.rivals import rival
-from shoal.app.sections import CERTIFICATE, SECTIONS, Findings, Section, Subject
-from shoal.app.sections.base import learnable, on_sphere
-from shoal.app.sections.designs import DESIGN
-from shoal.app.sections.networks import ACCURACY, TRAINING
-from shoal.app.sections.prediction import PREDICTION
-from shoal.app.sections.spectra import SPECTRUM
+from shoal.app.sections import Findings, Section, Subject, learnable, on_sphere
 
 DEQ = shoal.DEQ(shoal.activations.Tanh(), 0.2, 0.8)
 

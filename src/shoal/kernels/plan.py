@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -33,6 +34,9 @@ from shoal.kernels.function import KernelFunction
 from shoal.kernels.inputs import CLOSE, Inputs, pair_angles
 from shoal.kernels.strips import Strip, rows_per_process, strips
 
+if TYPE_CHECKING:
+    from shoal.kernels.gpu.half_precision import RoundedProducts
+
 _LOGGER = logging.getLogger(__name__)
 
 _ONE_NORM = {torch.float64: 1e-13, torch.float32: 1e-6}  # spread of norms that count as one
@@ -43,7 +47,9 @@ GRADIENT_COST = 8  # of an entry whose derivatives are wanted, in entries
 FEW_PAIRS = 256  # pairs that are cheaper one by one when derivatives are wanted, ...
 _FEW_PAIRS = 4095  # ... and when they are not: those of 90 inputs, fewer than a surface needs
 _PAIRS = 4096  # whose scalar equations are solved together at least
-_STRIPS = 8  # of a symmetric matrix on a CPU, at least (twice as many of a large one on a GPU), ...
+_STRIPS = (
+    16  # of a symmetric matrix on a CPU, at least (twice as many of a large one on a GPU), ...
+)
 _LEAST_STRIP = 128  # ... but of so many rows, with which products are as fast as with more
 _LEAST_ENTRIES = 1 << 24  # of a strip on a GPU, which has less to do than the host otherwise
 _MANY_PAIRS = 100_000  # pairs that deserve a word if computed one by one
@@ -85,6 +91,16 @@ class Plan:
         """Whether rows and columns are the same inputs."""
         return self.left is self.right
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+        return len(self.left), len(self.right)
+
+    @property
+    def like(self) -> Tensor:
+        """A tensor with the dtype and the device of the matrix."""
+        return self.left.points
+
     @classmethod
     def of(
         cls,
@@ -92,10 +108,11 @@ class Plan:
         left: Inputs,
         right: Inputs,
         *,
-        few_pairs: int = _FEW_PAIRS,
+        few_pairs: int | None = None,
         cost: int = 1,
     ) -> "Plan":
         """Choose the way for some inputs; up to ``few_pairs`` are computed one by one."""
+        few_pairs = _FEW_PAIRS if few_pairs is None else few_pairs
         check_overflow(left.norm**2, right.norm**2, torch.float64)  # in which they are computed
         chosen, wide = _choose(function, left, right, few_pairs)
         own = _diagonal(function, chosen, left)
@@ -123,18 +140,22 @@ class Plan:
         """What computes with blocks of the matrix."""
         return backend_for(self.left.points.device)
 
+    @property
+    def least_memory(self) -> int:
+        """Bytes that a row takes while it is computed."""
+        # the cosines of it and of the one before, both kernels, a mask and the work space of the
+        # evaluation; the series of the row, which outweigh them in tall matrices
+        series = 0 if self.surface is None else self.surface.coefficients[:, 0].numel()
+        return (6 * len(self.right) + 3 * series) * self.like.element_size()
+
     def strips(self, limit: int | None, num_processes: int = 1) -> Iterator[Strip]:
         """Parts of the matrix that are computed together within a limit of memory.
 
         Where so many processes share the matrix there are enough of them to go round.
         """
         points, size = self.left.points, len(self.right)
-        # the cosines of it and of the one before, both kernels, a mask and the work space of the
-        # evaluation; the series of the row, which outweigh them in tall matrices
-        series = 0 if self.surface is None else self.surface.coefficients[:, 0].numel()
-        bytes_per_row = (6 * size + 3 * series) * points.element_size()
         threads = torch.get_num_threads() if self.backend.takes_threads else 1
-        step = max(1, work_space(limit, points.device) // (bytes_per_row * threads))
+        step = max(1, work_space(limit, points.device) // (self.least_memory * threads))
         if self.symmetric and points.device.type == "cpu":  # what is below the diagonal is wasted
             step = min(step, max(_LEAST_STRIP, size // (_STRIPS * threads)))
         fair = rows_per_process(len(self.left), num_processes, symmetric=self.symmetric)
@@ -146,6 +167,16 @@ class Plan:
         if self.surface is None:  # pairs share series of the duals, which take more memory
             step = max(step, _PAIRS // size)
         return strips((len(self.left), size), step, symmetric=self.symmetric)
+
+    def rounded(self, kernel: int) -> "RoundedProducts | None":
+        """Products of entries that are made in half precision, on a GPU that has them."""
+        if self.like.device.type != "cuda":
+            return None
+        try:
+            from shoal.kernels.gpu.half_precision import rounded_products
+        except ImportError:
+            return None
+        return rounded_products(self, kernel)
 
     @cached_property
     def _directions(self) -> tuple[Directions, Directions]:

@@ -1,4 +1,4 @@
-"""What an analysis is made of: a subject, and sections with rows, numbers and a panel each."""
+"""The parts of an analysis: a subject, and sections with rows, numbers and a panel each."""
 
 import warnings
 from collections.abc import Callable, Mapping
@@ -16,15 +16,15 @@ from shoal.diagnosis.words import Row
 
 @dataclass(frozen=True)
 class Findings:
-    """What a section found.
+    """The result of a section.
 
     Attributes:
-        rows: For the table.
-        numbers: For machines: names and plain values.
+        rows: The rows of the table.
+        numbers: Names and plain values, for machines.
         panel: Draws the section's part of the figure; ``None`` if it has none.
-        error: Why there is nothing, if there is nothing.
+        error: The reason if there is no result.
         notes: Sentences that are too long for a table.
-        warnings: What the data contradict, and which numbers do not carry far; sentences.
+        warnings: Sentences on predictions that the data contradict, and on unreliable numbers.
         figure: A whole figure for the page, where a panel is not enough.
     """
 
@@ -37,8 +37,8 @@ class Findings:
     figure: Figure | None = None
 
 
-class NothingToSayError(Exception):
-    """A section has nothing to say of a subject; the message says why."""
+class SectionNotApplicable(Exception):  # noqa: N818
+    """A section does not apply to a subject; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -57,55 +57,74 @@ class Subject:
     def deq(self) -> DEQ:
         """The architecture, if it is a DEQ."""
         if not isinstance(self.architecture, DEQ):
-            raise NothingToSayError("it is about deep equilibrium models")
+            raise SectionNotApplicable("it is about deep equilibrium models")
         return self.architecture
 
 
 class Section(NamedTuple):
-    """A part of the analysis: a name for machines, a title for people, and what computes it."""
+    """A part of the analysis: a name for machines, a title for people, and its function."""
 
     name: str
     title: str
     compute: Callable[[Subject], Findings]
 
     def find(self, subject: Subject) -> Findings:
-        """The findings, with what the library warns of, or why there are none."""
+        """The findings, with the warnings of the library, or why there are none."""
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
             try:
                 found = self.compute(subject)
-            except NothingToSayError as reason:
+            except SectionNotApplicable as reason:
                 return Findings((Row("result", "none", str(reason)),))
         texts = [str(one.message) for one in caught]
         told = [*found.warnings, *(f"{text[:1].upper()}{text[1:]}." for text in texts)]
         return replace(found, warnings=tuple(dict.fromkeys(told)))
 
 
-def of_each(values: Mapping[str, str]) -> str:
-    """Values with what they are of.
+def legend_below(axes: Axes) -> None:
+    """Draw a legend below the axes, where it covers nothing; layouts make room for it."""
+    names = axes.get_legend_handles_labels()[1]
+    columns = 1 if max(map(len, names)) > 40 else 2
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=columns, fontsize=8)
+
+
+def draw_bars(axes: Axes, bars: Mapping[str, tuple[float, str]], end: float) -> None:
+    """Draw bars, values and colors by name, from above to below; longer ones are cut."""
+    values = [value for value, _ in bars.values()]
+    lengths = [min(value, end) for value in values]
+    drawn = axes.barh(list(bars), lengths, height=0.55, color=[color for _, color in bars.values()])
+    axes.bar_label(drawn, [f"{value:.3g}" for value in values], padding=4, fontsize=9)
+    axes.tick_params(axis="y", length=0)
+    axes.invert_yaxis()
+    axes.set_xlim(0, 1.15 * end)
+    axes.grid(visible=False)
+
+
+def by_name(values: Mapping[str, str]) -> str:
+    """Values with their names.
 
     Example:
-        >>> of_each({"CK": "1.1", "NTK": "1.3"})
+        >>> by_name({"CK": "1.1", "NTK": "1.3"})
         '1.1 (CK), 1.3 (NTK)'
     """
     return ", ".join(f"{value} ({name})" for name, value in values.items())
 
 
-def of_kernels(ck: float | None, ntk: float | None, form: str = ".4g", none: str = "none") -> str:
-    """Two numbers with the kernels that they are of; ``none`` stands for one that is not there."""
+def by_kernel(ck: float | None, ntk: float | None, form: str = ".4g", none: str = "none") -> str:
+    """Two numbers with the names of their kernels; ``none`` stands for one that is missing."""
     values = {"CK": ck, "NTK": ntk}
-    return of_each({k: none if v is None else f"{v:{form}}" for k, v in values.items()})
+    return by_name({k: none if v is None else f"{v:{form}}" for k, v in values.items()})
 
 
 class Targets(NamedTuple):
-    """Targets of shape (n, outputs), and what they are in words."""
+    """Targets of shape (n, outputs), and a description."""
 
     values: Tensor
     words: str
 
 
 def learnable(data: Inputs) -> Targets:
-    """Classes; real targets without their mean and size; or, without labels, the main direction."""
+    """Classes; standardized real targets; or, without labels, the main direction."""
     if data.y is not None and data.classes:
         return Targets(data.targets(), f"{len(data.classes)} classes")
     if data.y is not None:
@@ -121,9 +140,9 @@ def on_sphere(data: Inputs, most: int, least: int = 1) -> tuple[Tensor, Targets]
     order = data.drawn()
     there = order[data.x[order].norm(dim=1) > 0][:most]
     if len(there) < least:
-        raise NothingToSayError(f"needs {least} samples or more")
+        raise SectionNotApplicable(f"needs {least} samples or more")
     if not bool(values[there].any()):
-        raise NothingToSayError("the targets are constant")
+        raise SectionNotApplicable("the targets are constant")
     x = torch.nn.functional.normalize(data.x[there].double())
     return x, Targets(values[there].double(), words)
 
