@@ -71,7 +71,7 @@ class KernelOperator(Operator):
 
     def __matmul__(self, other: Any) -> Any:
         """The product with a vector or a matrix; NumPy arrays give NumPy arrays."""
-        with self._processes.reporting():
+        with self._processes.collective():
             return super().__matmul__(other)
 
     @in_standard_settings
@@ -83,7 +83,7 @@ class KernelOperator(Operator):
     @in_standard_settings
     def to_dense(self) -> Tensor:
         """The matrix itself."""
-        with self._processes.reporting():
+        with self._processes.collective():
             result = torch.empty(self.shape, dtype=self.dtype, device=self.device)
             self.write(result)
         for strip, _ in self._assigned:
@@ -107,7 +107,7 @@ class KernelOperator(Operator):
         What is below it then is not to be used. ``out`` may have another dtype, and nothing else
         of its size is made.
         """
-        with self._processes.reporting():
+        with self._processes.collective():
             writable("out", shaped("out", out, *self.shape))
             for strip in self._own:
                 if out.dtype == self.dtype:
