@@ -1,9 +1,13 @@
 r"""Covariances of pixels: of each pixel of an image with each of another.
 
 Weights of a convolution see patches. With $H_{pq}$ the inner product of the features at pixel $p$
-of one image and $q$ of another, they see $\mathcal P(H)$, the sum over both pixels' patches (see
-:mod:`shoal.kernels.images.pixel_pairs`), and so do tangents. Activations act on each pair of pixels
-alone. So a covariance is a field over pairs of pixels, and all that is new is that map of fields.
+of one image and $q$ of another, they see $\mathcal P(H)$, the sum over both pixels' patches, and
+so do tangents. Activations act on each pair of pixels alone. So a covariance is a field over pairs
+of pixels, and all that is new is that map of fields. The patches at $p$ and $q$ have the inner
+product $\sum_k \langle x_{p+k}, x'_{q+k} \rangle$: both move together, and $d = q - p$ stays. So
+pairs of different displacements never meet, and any set of displacements can be computed without
+the others. Taken modulo the sides of the image, there are as many displacements as pixels, each
+with one pair per pixel.
 
 For residual networks that is Du 2018, Theorem D.1; its equation 6 sums over all pairs of a
 patch's pixels where both must have moved by the same step, and lets the skip carry sums over
@@ -11,16 +15,17 @@ patches instead of features.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from shoal.activations import Activation, Identity
 from shoal.architectures import ImageArchitecture
+from shoal.architectures.images import patch_gain
 from shoal.architectures.layers import squared_gain
 from shoal.core.exceptions import AccuracyError, ConvergenceError
 from shoal.gaussian import dual, dual_derivative
@@ -29,7 +34,6 @@ from shoal.gaussian.moments import slope_square
 from shoal.kernels.calculi.own import SMALLEST, Own, Variances, squares_at
 from shoal.kernels.calculi.pairs import Pair, PairCalculus
 from shoal.kernels.fixed_points import Equation, field_turns, solve_field
-from shoal.kernels.images.pixel_pairs import PixelPairs
 from shoal.kernels.recursions import Loop, Pushed, Scalar
 
 T = TypeVar("T")
@@ -38,6 +42,153 @@ _EMPTY = 1e-24  # the share of the largest variance that stands for none where d
 _ROUNDING = 1e-15  # of covariances, before turns of the loop add up
 _LOST = 1e-2  # the share of the NTK of nearly parallel images that rounding may decide
 _PARALLEL = 1e-12  # 1 - ρ² up to which derivatives of kinks' slopes have no meaning
+
+
+@dataclass(frozen=True, eq=False)
+class PixelPairs:
+    """The pairs $(p, p + d)$ for some displacements $d$, modulo the sides.
+
+    Attributes:
+        sides: The pixels along each axis of the images.
+        patch_size: The odd side of a patch.
+        padding: What lies beyond the border.
+        displacements: The numbers of the pixels that the first one is displaced to.
+        share: What a pair of pixels counts in the sum over a patch.
+    """
+
+    sides: tuple[int, ...]
+    patch_size: int
+    padding: Literal["zeros", "circular"]
+    displacements: Tensor
+    share: float = 1.0
+
+    @classmethod
+    def of(
+        cls, architecture: ImageArchitecture, points: Tensor, displacements: Tensor
+    ) -> "PixelPairs":
+        """The pairs of some displacements in images, with the patches of an architecture."""
+        sides, size = tuple(points.shape[2:]), architecture.patch_size
+        share = size ** -len(sides) if architecture.averaged else 1.0
+        return cls(sides, size, architecture.padding, displacements.to(points.device), share)
+
+    @cached_property
+    def partner(self) -> Tensor:
+        """The number of each pixel's partner. shape: (displacements, *sides)."""
+        number = torch.zeros((), dtype=torch.int64, device=self.displacements.device)
+        for axis, side in enumerate(self.sides):
+            number = number * side + self._along(axis, self._places(axis)[1])
+        return number
+
+    def of_partner(self, images: Tensor) -> Tensor:
+        """The values of images at the partners.
+
+        Args:
+            images: One value per pixel. shape: (pairs, *sides)
+
+        Returns:
+            Shape: (pairs, displacements, *sides).
+        """
+        return images.flatten(1)[:, self.partner]
+
+    def products(self, first: Tensor, second: Tensor) -> Tensor:
+        """Inner products of pixels over channels, in float64.
+
+        Args:
+            first: Images. shape: (pairs, channels, *sides)
+            second: Their partners.
+
+        Returns:
+            Shape: (pairs, displacements, *sides).
+        """
+        products = torch.zeros((), dtype=torch.float64, device=first.device)
+        for mine, theirs in zip(first.unbind(1), second.unbind(1), strict=True):
+            products = products + mine.double()[:, None] * self.of_partner(theirs.double())
+        return products
+
+    def patch_sum(self, values: Tensor) -> Tensor:
+        """Sums over the patches of both pixels, axis by axis; beyond the border there is nothing.
+
+        Args:
+            values: Values of the pairs. shape: (pairs, displacements, *sides)
+        """
+        for axis, inside in enumerate(self._inside):
+            # in one order for all displacements: what is equal stays so to the last bit
+            shifted = self._shifted(values, axis, inside)
+            total = next(shifted).clone()
+            for one in shifted:
+                total += one
+            values = total
+        return values if self.share == 1 else self.share * values
+
+    def _shifted(self, values: Tensor, axis: int, inside: dict[int, Tensor]) -> Iterator[Tensor]:
+        """The values at the neighbors along an axis, one after the other."""
+        reach, side = self.patch_size // 2, self.sides[axis]
+        if self.padding == "circular":
+            yield from (torch.roll(values, -k, 2 + axis) for k in inside)
+        elif self._apart:
+            yield from (torch.roll(values, -k, 2 + axis) * within for k, within in inside.items())
+        else:  # pixels and themselves leave the images together
+            around = [0, 0] * len(self.sides)
+            around[-2 * axis - 2 : (-2 * axis) or None] = [reach, reach]
+            padded = torch.nn.functional.pad(values, around)
+            yield from (padded.narrow(2 + axis, k + reach, side) for k in inside)
+
+    @cached_property
+    def _apart(self) -> bool:
+        """Whether some pixels are not their own partners."""
+        return bool(self.displacements.any())
+
+    @property
+    def gain(self) -> float:
+        """The norm of a sum over patches; see ``patch_gain``."""
+        return patch_gain(self.sides, self.patch_size, self.padding, self.share)
+
+    @cached_property
+    def _inside(self) -> list[dict[int, Tensor]]:
+        """For each axis and step within a patch, which pairs both stay inside the images."""
+        reach, inside = self.patch_size // 2, []
+        for axis, side in enumerate(self.sides):
+            places, steps = self._places(axis), {}
+            for k in range(-reach, reach + 1):
+                if self.padding == "circular":
+                    within = torch.ones_like(places[1], dtype=torch.bool)
+                else:
+                    within = ((places + k >= 0) & (places + k < side)).all(0)
+                steps[k] = self._along(axis, within)
+            inside.append(steps)
+        return inside
+
+    def _places(self, axis: int) -> Tensor:
+        """Places of pixels and partners along an axis. shape: (2, displacements, side)."""
+        side, below = self.sides[axis], math.prod(self.sides[axis + 1 :])
+        step = self.displacements[:, None] // below % side
+        place = torch.arange(side, device=step.device)
+        return torch.stack(torch.broadcast_tensors(place, (place + step) % side))
+
+    def _along(self, axis: int, values: Tensor) -> Tensor:
+        """Values of the pixels of one axis, to be broadcast along the others."""
+        shape = [1] * len(self.sides)
+        shape[axis] = self.sides[axis]
+        return values.view(len(self.displacements), *shape)
+
+
+def patch_grams(architecture: ImageArchitecture, first: Tensor, second: Tensor) -> Tensor:
+    r"""Inner products of the patches of pairs of images, in float64.
+
+    Args:
+        architecture: The network, for its patches.
+        first: Images. shape: (n, channels, *sides)
+        second: Their partners.
+
+    Returns:
+        Shape: (n, pixels, pixels).
+    """
+    pixels = torch.arange(first[0, 0].numel(), device=first.device)
+    pairs = PixelPairs.of(architecture, first, pixels)
+    values = pairs.patch_sum(pairs.products(first, second)).flatten(2)
+    grams = values.new_empty(len(first), len(pixels), len(pixels))
+    grams[:, pixels, pairs.partner.flatten(1)] = values
+    return grams
 
 
 @dataclass(frozen=True, eq=False)
