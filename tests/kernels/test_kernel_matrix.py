@@ -7,7 +7,15 @@ import pytest
 import torch
 
 from kernels.points import inputs, norms_between
-from shoal import DEQ, AccuracyError, ConvergenceError, FullyConnected, kernel, kernel_function
+from shoal import (
+    DEQ,
+    AccuracyError,
+    ConvDEQ,
+    ConvergenceError,
+    FullyConnected,
+    kernel,
+    kernel_function,
+)
 from shoal.activations import (
     ELU,
     GELU,
@@ -113,7 +121,6 @@ def test_single_precision():
     [
         (([[1.0]],), TypeError, "x1 must be a floating-point tensor"),
         ((torch.ones(3),), ValueError, r"x1 must have shape \(samples, features\), got \(3,\)"),
-        ((torch.ones(0, 3),), ValueError, "x1 must not be empty"),
         ((torch.full((2, 2), math.nan),), ValueError, "x1 must be finite"),
         ((torch.ones(2, 3), torch.ones(2, 4)), ValueError, "as many features, got 3 and 4"),
         ((torch.ones(2, 3), torch.ones(2, 3).double()), ValueError, "one dtype and device"),
@@ -123,6 +130,23 @@ def test_single_precision():
 def test_bad_inputs(arguments, error, message):
     with pytest.raises(error, match=message):
         kernel(DEQ(Tanh(), 0.2, 0.8), *arguments)
+
+
+def test_no_inputs():
+    deq, x = DEQ(Tanh(), 0.2, 0.8), torch.ones(3, 2)
+    assert kernel(deq, x[:0]).ntk.shape == (0, 0)
+    assert kernel(deq, x, x[:0]).ck.shape == (3, 0)
+    assert kernel(deq, x[:0], diag=True).ck.shape == (0,)
+    assert kernel(ConvDEQ(ReLU(), 0.2, 0.8), torch.ones(0, 1, 4)).ck.shape == (0, 0)
+
+
+def test_too_little_memory():
+    deq, x = DEQ(ReLU(), 0.2, 0.8), inputs(40, 3)
+    with pytest.raises(ValueError, match=r"memory must be at least \d+ bytes for these inputs"):
+        kernel(deq, x, memory=1)
+    x = torch.empty(10, 1).expand(4_000_000, 10, 1)[:, 0]
+    with pytest.raises(ValueError, match=r"take 1\.28e\+05 GB.* use shoal.kernel_operator"):
+        kernel(deq, x)
 
 
 def test_the_diagonal_needs_partners():

@@ -9,7 +9,7 @@ import torch
 import shoal
 from shoal import ConvDEQ, ConvNet
 from shoal.activations import ReLU, Tanh
-from shoal.networks.contraction.convolution_norm import ConvolutionNorm
+from shoal.networks.gain import ConvolutionNorm
 
 
 def images(*shape, seed=0):
@@ -245,6 +245,6 @@ def test_what_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"must have the network's pixels, \(4, 4\)"):
         net(images(2, 2, 5, 4))
     with pytest.raises(TypeError, match=r"an explicit one, such as.*got one of ConvDEQ"):
-        shoal.export(net, tmp_path / "net.py")
+        shoal.export(net, tmp_path / "net.onnx")
     with pytest.raises(TypeError, match="no theorem is known"):
         shoal.certify(net, x, x[:, 0, 0, 0])

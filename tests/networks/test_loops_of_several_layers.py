@@ -203,12 +203,3 @@ def test_they_are_saved(tmp_path, architecture):
     same = shoal.load(tmp_path / "net")
     assert same.architecture == architecture
     assert torch.equal(same(x), net(x))
-
-
-def test_explicit_networks_with_biases_and_skips_are_exported(tmp_path):
-    architecture = ResNet((Tanh(), ReLU()), 2, residual_scale=0.5, bias_variance=0.3)
-    net, x = network(architecture), inputs()
-    shoal.export(net, tmp_path / "residual.py")
-    scope = {"__file__": str(tmp_path / "residual.py"), "__name__": "residual"}
-    exec((tmp_path / "residual.py").read_text(), scope)
-    torch.testing.assert_close(scope["load"]()(x), net(x), rtol=1e-12, atol=1e-12)

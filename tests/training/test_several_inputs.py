@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import shoal
-from shoal.networks.module_inputs import ModuleInputs
+from shoal.networks.modules import ModuleInputs
 from training.modules import jacobian, seeded
 from training.test_resuming import InterruptionError, interrupting, same
 

@@ -13,12 +13,12 @@ from shoal.app.analyze import analyze
 from shoal.app.certify import certify
 from shoal.app.design import design
 from shoal.app.diagnose import diagnose
-from shoal.app.explore import explore
-from shoal.app.terminal import note
+from shoal.app.explorer import explore
+from shoal.app.output import note
 
 BAD_INPUT, INTERRUPTED = 2, 130  # 128 + SIGINT, as shells count
 
-# what the library says to users; anything else is a bug, with its traceback
+# errors that the library raises on purpose; anything else is a bug, with its traceback
 _EXPECTED = (
     *(ValueError, TypeError, OSError, ImportError, MemoryError, RuntimeError, AccuracyError),
 )
@@ -31,10 +31,10 @@ class Commands(TyperGroup):
         """Run a command and exit."""
         try:
             code = super().main(*args, **options | {"standalone_mode": False})
-            sys.stdout.flush()  # now, while a full disk can still be told of
+            sys.stdout.flush()  # now, so that a full disk is an error
         except (KeyboardInterrupt, typer.Abort):
             code = INTERRUPTED
-        except BrokenPipeError:  # who reads has read enough
+        except BrokenPipeError:  # the reader has ended
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             code = 1
         except Exception as error:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import torch
 import typer
 
-from shoal.app import options, terminal
+from shoal.app import options
+from shoal.app import output as out
 from shoal.app.options import DATA
 from shoal.core import checks
 from shoal.core.fields import plain
@@ -27,12 +28,12 @@ def design(
     input_variance: options.InputVariance = 0.8,
     input_norm: Annotated[
         float | None,
-        typer.Option(help="The norm of the inputs, above 0; by default that of --data, or 1.",
+        typer.Option(help="Norm of the inputs, above 0; by default that of --data, or 1.",
                      rich_help_panel=DATA),
     ] = None,
     data: Annotated[
         str | None,
-        typer.Option(help="Inputs, as for analyze, but taken as they are.", rich_help_panel=DATA),
+        typer.Option(help="Inputs, as for analyze, but not scaled.", rich_help_panel=DATA),
     ] = None,
     label: options.Label = None,
     n: options.Samples = None,
@@ -43,11 +44,11 @@ def design(
     ] = "moments",
     which: Annotated[
         str | None,
-        typer.Option(help="ck or ntk; by default by what is trained.", rich_help_panel=_DESIGN),
+        typer.Option(help="ck or ntk; by default as trained.", rich_help_panel=_DESIGN),
     ] = None,
     trainable: Annotated[
         str | None,
-        typer.Option(help="What will be trained: readout,recurrent,input; by default all.",
+        typer.Option(help="Trained groups: readout,recurrent,input; by default all.",
                      rich_help_panel=_DESIGN),
     ] = None,
     output: options.Output = None,
@@ -56,7 +57,7 @@ def design(
     """The shallow network that has the kernel of a DEQ.
 
     It has one or two hidden layers. If there is none of the wanted kind, the nearest one is shown
-    and written. Inputs of --data are taken as they are; scale them as you will for training.
+    and written. Inputs of --data are not scaled; scale them as for training.
 
     Examples: shoal design --activation relu --trainable readout --output design; shoal design
     --method sphere --data x.npy.
@@ -75,9 +76,9 @@ def design(
         loaded = load_inputs(data, label=label, prepared=False)
         norm = _norm(loaded.x) if input_norm is None else norm
         x = loaded.x[loaded.drawn(n or _COMPARED)]  # a file may be sorted
-    terminal.prepare(output)
+    out.prepare(output)
     groups = None if trainable is None else [group.strip() for group in trainable.split(",")]
-    with terminal.working("Designing"):
+    with out.working("Designing"):
         found = shoal.design(deq, input_norm=norm, which=which, method=method, trainable=groups)
         gap = None if x is None else found.gap(x)
     record = _document(found, gap)
@@ -87,17 +88,17 @@ def design(
         figure = found.plot()
         page = _page(found, figure, answer, numbers)
         contents = {"report.html": page, "design.json": record, "activations": figure}
-        files = terminal.save(output, contents)
+        files = out.save(output, contents)
 
     def show() -> None:
-        terminal.show_rows(str(found.original), [*answer, *numbers])
+        out.show_rows(str(found.original), [*answer, *numbers])
         for sigma in getattr(found.architecture, "activations", ()):
-            terminal.say(f"hidden layer: {sigma!r}")
-        terminal.say(found.explanation)
+            out.say(f"hidden layer: {sigma!r}")
+        out.say(found.explanation)
 
-    terminal.conclude(record, show, files, json=json)
+    out.conclude(record, show, files, json=json)
     if not found.feasible:
-        terminal.note("Not feasible: no network of this kind has the kernel; this is the nearest.")
+        out.note("Not feasible: no network of this kind has the kernel; this is the nearest.")
         raise typer.Exit(INFEASIBLE)
 
 
@@ -144,7 +145,7 @@ def _answer(found: "shoal.designs.Design", gap: Any) -> "list[Row]":
         Row("feasible", "yes" if found.feasible else "no", meaning, holds=found.feasible),
         Row("matched", kernel, f"by {found.method}; trained: {trained}"),
         Row("norm of the inputs", f"{found.input_norm:.6g}", "τ0"),
-        Row("residual", f"{found.residual:.1e}", "largest difference from what was wanted"),
+        Row("residual", f"{found.residual:.1e}", "largest difference from the target"),
     ]
     if gap is not None:
         words = f"of the {kernel} matrices on the data, in spectral norm, relative to the DEQ's"
@@ -153,7 +154,7 @@ def _answer(found: "shoal.designs.Design", gap: Any) -> "list[Row]":
 
 
 def _numbers(found: "shoal.designs.Design") -> "list[Row]":
-    """What was obtained and wanted."""
+    """The obtained numbers and the target."""
     from shoal.diagnosis.words import Row
 
     return [
@@ -166,17 +167,15 @@ def _page(
     found: "shoal.designs.Design", figure: Any, answer: "list[Row]", numbers: "list[Row]"
 ) -> str:
     """The answer, the activations, and the reason in words."""
-    from shoal.app.pages import Block, render_page
     from shoal.app.sections import Findings
     from shoal.designs.result import layer_activations
     from shoal.diagnosis.words import Row
 
     layers = [Row(name, "", repr(phi)) for name, phi in layer_activations(found.architecture)]
     parts = [
-        Block("answer", "Design", Findings(tuple(answer), notes=(found.explanation,))),
-        Block("layers", "Activations", Findings(tuple(layers), figure=figure)),
-        Block("numbers", "Obtained and wanted", Findings(tuple(numbers))),
+        ("answer", "Design", Findings(tuple(answer), notes=(found.explanation,))),
+        ("layers", "Activations", Findings(tuple(layers), figure=figure)),
+        ("numbers", "Obtained and wanted", Findings(tuple(numbers))),
     ]
-    title, device = "The shallow network inside a deep equilibrium model", torch.device("cpu")
-    command = terminal.command_line()
-    return render_page(title, f"{found.original}", parts, device=device, command=command)
+    title = "The shallow network inside a deep equilibrium model"
+    return out.render_page(title, str(found.original), parts)

@@ -1,33 +1,39 @@
-r"""The explorer: a page that computes, and what it knows of the data.
+"""``shoal explore``: a page on which a deep equilibrium model can be changed interactively.
 
-What the limits of high dimension see of inputs and targets, in a few hundred numbers.
-
+The page computes by itself, from tables and a summary of the data in a few hundred numbers.
 Spectra, training curves and learning curves depend on the data through the eigenvalues of the
-inputs' second moment and through how much of the target's variance is linear along each of its
+inputs' second moment, and through how much of the target's variance is linear along each of its
 directions; all else of the target is noise to the linear part of a kernel.
 """
 
-import json
+import json as jsonlib
 from dataclasses import dataclass
 from importlib.resources import files
 from itertools import pairwise
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
+import typer
 from torch import Tensor
 
-from shoal.app.inputs import Inputs
-from shoal.app.pages import template, versions
+from shoal.app import options, output
+from shoal.app.options import left_out
+from shoal.core import checks
+from shoal.core.files import json_text, write_text
+
+if TYPE_CHECKING:
+    from shoal.app.inputs import Inputs
 
 TESTED = 1e-6
-"""How far kernels of the page may be from those of shoal, relative to the diagonal."""
+"""The tested error of the page's kernels, relative to the diagonal."""
 
 NUMERICS = ("series.js", "activations.js", "kernel.js", "twin.js", "spectrum.js")
 """The scripts that compute, in the order in which they stand on the page."""
 SCRIPTS = (*NUMERICS, "state.js", "plot.js", "panels.js", "phase.js", "controls.js")
 """All scripts."""
 
-_SINGLE = 48  # largest eigenvalues that are kept one by one
+_SINGLE = 48  # largest eigenvalues, kept one by one
 _GROUPS = 96  # of the others
 _QUANTILES = 41  # of the norms
 _ROUNDING = 1e-10  # of the largest: an eigenvalue that is zero
@@ -35,19 +41,19 @@ _ROUNDING = 1e-10  # of the largest: an eigenvalue that is zero
 
 @dataclass(frozen=True)
 class Population:
-    """Inputs and targets as a page knows them; lengths are in units of the root mean square norm.
+    """A summary of inputs and targets; lengths are in units of the root mean square norm.
 
     Attributes:
-        name: What they are called.
+        name: The name of the data.
         size: The dimension p.
-        samples: How many there were, or ``None`` if they are a model.
+        samples: The number of samples, or ``None`` for a model.
         values: Eigenvalues of p times the second moment, in increasing order, with mean one.
-        shares: Which part of the directions has each.
-        signal: Which part of the target's variance is linear along them.
-        noise: The rest of it.
+        shares: The share of the directions with each eigenvalue.
+        signal: The share of the target's variance that is linear along them.
+        noise: The remaining share.
         norms: Quantiles of the norms, from the least to the largest.
-        target: What is learned, in words.
-        notes: What else there is to say, in sentences.
+        target: A description of the target.
+        notes: Sentences on the data.
     """
 
     name: str
@@ -73,7 +79,7 @@ def _rounded(value: Any) -> Any:
 
 
 def two_classes(size: int = 1000) -> Population:
-    """Two classes of one covariance without a direction; the page says how far apart they are."""
+    """Two classes of one covariance; their distance is set on the page."""
     return Population(
         name="two classes",
         size=size,
@@ -87,11 +93,11 @@ def two_classes(size: int = 1000) -> Population:
     )
 
 
-def population_of(data: Inputs) -> Population:
+def population_of(data: "Inputs") -> Population:
     """Summarize data, whose columns must have been centered.
 
-    The linear part of the target is estimated by regression on the principal components, less what
-    as many random numbers would explain.
+    The linear part of the target is estimated by regression on the principal components, less the
+    share that as many random numbers would explain.
 
     Example:
         >>> import torch
@@ -131,7 +137,7 @@ def population_of(data: Inputs) -> Population:
     )
 
 
-def _linear_part(data: Inputs, components: Tensor) -> tuple[Tensor, float, str]:
+def _linear_part(data: "Inputs", components: Tensor) -> tuple[Tensor, float, str]:
     """The part of the target's variance along each component, the rest, and its name."""
     n, rank = components.shape
     if data.y is None:
@@ -143,7 +149,7 @@ def _linear_part(data: Inputs, components: Tensor) -> tuple[Tensor, float, str]:
         return torch.zeros(rank, dtype=torch.float64), 1.0, "a constant"
     explained = (components.T @ y).square().sum(1) / total
     left = max(0.0, 1 - float(explained.sum()))
-    by_chance = left / max(n - rank, 1)  # what each component explains of what is noise
+    by_chance = left / max(n - rank, 1)  # share of the noise along each component
     linear = (explained - by_chance).clamp(min=0.0)
     words = f"{len(data.classes)} classes" if data.classes else "the target"
     return linear, max(0.0, 1 - float(linear.sum())), words
@@ -177,7 +183,7 @@ def explorer_page(
     command: str | None = None,
 ) -> str:
     """The explorer as an HTML page that refers to nothing outside of itself."""
-    page = template("explorer.html")
+    page = output.template("explorer.html")
     from markupsafe import Markup
 
     tables = stored_tables()
@@ -189,7 +195,7 @@ def explorer_page(
     return page.render(
         population=population,
         command=command,
-        versions=versions(),
+        versions=output.versions(),
         activations=list(tables["activations"]),
         error=f"{max(table['error'] for table in tables['activations'].values()):.0e}",
         tested=f"{TESTED:.0e}",
@@ -200,7 +206,7 @@ def explorer_page(
 
 def _embedded(document: Any) -> str:
     """JSON inside a script element, which nothing in it can end."""
-    return json.dumps(document, separators=(",", ":")).replace("<", "\\u003c")
+    return jsonlib.dumps(document, separators=(",", ":")).replace("<", "\\u003c")
 
 
 def stored_tables() -> dict[str, Any]:
@@ -210,5 +216,59 @@ def stored_tables() -> dict[str, Any]:
     of the derivative, and of Hermite coefficients.
     """
     text = (files("shoal.app") / "tables.json").read_text(encoding="utf-8")
-    found: dict[str, Any] = json.loads(text)
+    found: dict[str, Any] = jsonlib.loads(text)
     return found
+
+
+def explore(
+    context: typer.Context,
+    data: Annotated[
+        str | None, typer.Argument(help=f"By default two classes. {options.DATA_HELP}")
+    ] = None,
+    label: options.Label = None,
+    n: options.Samples = None,
+    standardize: options.Standardize = None,
+    activation: options.Activation = "tanh",
+    recurrent_variance: options.RecurrentVariance = 0.2,
+    input_variance: options.InputVariance = 0.8,
+    out: Annotated[
+        Path,
+        typer.Option("--out", "--output", metavar="FILE", help="The page; its folder is made."),
+    ] = Path("explorer.html"),
+    json: options.Json = False,
+) -> None:
+    """A page to explore a DEQ, with your data.
+
+    Where the kernel exists, how fast a solver is, the kernel and its shallow twin, the spectrum,
+    training and learning move with activation, variances, norm and p/n. The page needs no server
+    and no network. With DATA it uses the norms, the covariance and the labels; the inputs are
+    centered and scaled as by analyze.
+
+    Examples: shoal explore; shoal explore x.npz --out pages/mine.html --activation relu.
+    """
+    checks.real("--recurrent-variance", recurrent_variance, at_least=0)
+    checks.real("--input-variance", input_variance, above=0)
+    if out.suffix != ".html" or out.is_dir():
+        raise ValueError(f"--out must be a file that ends in .html, got {str(out)!r}")
+    with output.working("Summarizing the data"):
+        if data is None:
+            left_out(context, "label n standardize", "without DATA")
+            population = two_classes()
+        else:
+            from shoal.app.inputs import load_inputs
+
+            population = population_of(load_inputs(data, label=label, n=n, standardize=standardize))
+        page = explorer_page(
+            population,
+            activation=activation,
+            recurrent_variance=recurrent_variance,
+            input_variance=input_variance,
+            command=output.command_line(),
+        )
+    output.prepare(out.parent)
+    write_text(out, page)
+    if json:
+        document = {"page": str(out), "bytes": len(page.encode())}
+        typer.echo(json_text(document | {"population": population.document()}), nl=False)
+    else:
+        output.note(f"Written: {out}. It opens in any browser, from the disk.")

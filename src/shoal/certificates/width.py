@@ -154,8 +154,8 @@ def trains(net: Network[Any], x: Tensor, y: Tensor, *, steps: int = _STEPS) -> b
     """
     layers = [group for group in net.groups if group.startswith("layer")]
     readouts = [group for group in net.groups if group in ("readout", "skip")] or layers[-1:]
-    whole = empirical_kernel(net, x, process_group=None).ntk.detach()
-    share = empirical_kernel(net, x, trainable=readouts, process_group=None).ntk.detach()
+    whole = empirical_kernel(net, x).ntk.detach()
+    share = empirical_kernel(net, x, trainable=readouts).ntk.detach()
     least, largest = torch.linalg.eigvalsh(share)[0], torch.linalg.eigvalsh(whole)[-1]
     if not bool(least > _NEGLIGIBLE * largest):
         return False

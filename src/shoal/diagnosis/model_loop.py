@@ -18,7 +18,7 @@ from shoal.equilibrium import Equilibrium
 from shoal.equilibrium.recurrent.loop import recurrent_problem
 from shoal.equilibrium.solvers.state import State, StateLayout
 from shoal.networks.equilibrium import EquilibriumNetwork
-from shoal.networks.ntk.exact import evaluating
+from shoal.networks.modules import evaluating
 
 Head = Callable[[State], Tensor]
 _TAKE = ", or output= take one of what it returns"

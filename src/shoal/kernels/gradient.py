@@ -12,9 +12,8 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -32,6 +31,9 @@ from shoal.kernels.result import Kernels
 from shoal.kernels.slopes import Slopes, slopes
 from shoal.kernels.strips import Strip
 
+if TYPE_CHECKING:
+    from shoal.kernels.images.function import ImageKernels
+
 _LOGGER = logging.getLogger(__name__)
 
 Upstream = Sequence[Tensor | None]  # gradients of both kernels; None where one does not count
@@ -40,23 +42,22 @@ _PAIRS = 1 << 14  # pairs that are differentiated together
 _FEW_TANGENTS = 1 << 13  # pairs whose tangents are cheaper one by one than by a surface
 
 
-@dataclass(frozen=True)
-class Job:
-    """How to compute a kernel matrix without gradients.
+Pull = Callable[[Upstream, Sequence[str]], tuple[list[Tensor], Sequence[float]]]
+"""Maps gradients of both kernels to those of all inputs, and of some variances."""
+Run = Callable[..., tuple[Kernels, Pull]]
+"""Maps inputs without gradients to their kernels, and what pulls gradients back."""
 
-    Attributes:
+
+def differentiable(
+    run: Run, function: "KernelFunction | ImageKernels", first: Tensor, second: Tensor | None
+) -> Kernels:
+    """Kernels with gradients of the first order in the inputs and in variances.
+
+    Args:
+        run: How they are computed without.
         function: The kernels; tensors stand for some variances.
-        values: Makes the matrices from both inputs, and adds the plans of all of a batch to a list.
-        limit: Bytes that a strip of rows may take.
-    """
-
-    function: KernelFunction
-    values: Callable[[Tensor, Tensor | None, list[Plan]], Kernels]
-    limit: int | None
-
-
-def differentiable_kernel(job: Job, first: Tensor, second: Tensor | None) -> Kernels:
-    """The kernels of inputs with equal batch dimensions, with gradients of the first order.
+        first: The inputs of the rows.
+        second: Those of the columns; ``None`` if they are the same.
 
     Example:
         >>> import torch, shoal
@@ -66,13 +67,17 @@ def differentiable_kernel(job: Job, first: Tensor, second: Tensor | None) -> Ker
         tensor([[0.8889, 0.0000],
                 [0.0000, 0.8889]], dtype=torch.float64)
     """
-    if job.function.architecture.ignores_input:
+    names, tensors = [name for name, _ in function.variances], [v for _, v in function.variances]
+    inputs = (first,) if second is None else (first, second)
+    if not torch.is_grad_enabled() or not any(t.requires_grad for t in (*inputs, *tensors)):
+        plain = first.detach(), None if second is None else second.detach()
+        return run(*plain, gradients=False)[0]
+    if function.architecture.ignores_input:
         raise ValueError(
             "a kernel with input_variance = 0 has no gradients: it is at the edge of where kernels "
             "are defined"
         )
-    tensors = [value for _, value in job.function.variances]
-    return Kernels(*_Matrix.apply(job, first, second, *tensors))  # type: ignore[no-untyped-call]
+    return Kernels(*_Matrix.apply(run, names, len(inputs), *inputs, *tensors))  # type: ignore[no-untyped-call]
 
 
 def variance_tangents(
@@ -121,20 +126,14 @@ class _Matrix(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, job: Job, first: Tensor, second: Tensor | None, *variances: Tensor
+        ctx: Any, run: Run, names: list[str], count: int, *tensors: Tensor
     ) -> tuple[Tensor, Tensor]:
-        ctx.save_for_backward(first, *(() if second is None else (second,)), *variances)
-        ctx.job, ctx.symmetric, ctx.plans = job, second is None, []
+        ctx.save_for_backward(*tensors)
         ctx.set_materialize_grads(False)  # a kernel that does not count is not evaluated
-        ctx.names = tuple(
-            name
-            for (name, _), needed in zip(
-                job.function.variances, ctx.needs_input_grad[3:], strict=True
-            )
-            if needed
-        )
-        other = None if second is None else second.detach()
-        ck, ntk = job.values(first.detach(), other, ctx.plans)
+        needed = ctx.needs_input_grad[3 + count :]
+        ctx.names = [name for name, wanted in zip(names, needed, strict=True) if wanted]
+        inputs = [t.detach() for t in tensors[:count]] + [None] * (2 - count)
+        (ck, ntk), ctx.pull = run(*inputs, gradients=True)
         return ck, ntk
 
     @staticmethod
@@ -143,31 +142,20 @@ class _Matrix(torch.autograd.Function):
         if all(g is None for g in gradients):
             return (None,) * len(ctx.needs_input_grad)
         with torch.no_grad():
-            into = _Matrix.first_order(ctx, *gradients)
-        if not torch.is_grad_enabled():
-            return into
-        sources = *(g for g in gradients if g is not None), *ctx.saved_tensors
-        return tuple(
-            None if g is None else _Refusal.apply(g, *sources)  # type: ignore[no-untyped-call]
-            for g in into
-        )
-
-    @staticmethod
-    def first_order(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        """The gradients of all arguments."""
-        first, *rest = ctx.saved_tensors
-        second, variances = (None, rest) if ctx.symmetric else (rest[0], rest[1:])
-        total = {name: 0.0 for name, _ in ctx.job.function.variances}
-        into = [torch.empty_like(x) for x in (first, second) if x is not None]
-        for index, plan in zip(np.ndindex(*first.shape[:-2]), ctx.plans, strict=True):
-            sums = _Gradients(_Derivatives(plan, ctx.names, ctx.job.limit))
-            sums.add([None if g is None else g[index] for g in gradients])
-            for x, side in zip(into, (sums.left, sums.right), strict=False):
-                x[index] = side.total()
-            for name, value in zip(ctx.names, sums.variances.tolist(), strict=True):
-                total[name] += value
-        shares = [v.new_tensor(t) for v, t in zip(variances, total.values(), strict=True)]
-        return None, into[0], (None if second is None else into[1]), *shares
+            points, variances = ctx.pull(gradients, ctx.names)
+            tensors, values = ctx.saved_tensors, iter(variances)
+            wanted = zip(
+                tensors[len(points) :], ctx.needs_input_grad[3 + len(points) :], strict=True
+            )
+            shares = [t.new_tensor(next(values)) if needed else None for t, needed in wanted]
+        into = (*points, *shares)
+        if torch.is_grad_enabled():
+            sources = *(g for g in gradients if g is not None), *tensors
+            into = tuple(
+                None if g is None else _Refusal.apply(g, *sources)  # type: ignore[no-untyped-call]
+                for g in into
+            )
+        return None, None, None, *into
 
 
 class _Refusal(torch.autograd.Function):
@@ -267,6 +255,16 @@ class _Derivatives:
         assert self.slopes is not None
         norm = torch.where(inputs.norm > 0, inputs.norm, inputs.norm.max())
         return Factors(values.scale, self.slopes.left.features(norm).to(values.scale))
+
+
+def pull(
+    plan: Plan, upstream: Upstream, names: Sequence[str], limit: int | None
+) -> tuple[list[Tensor], Tensor]:
+    """Gradients of the inputs and of some variances, given those of both kernels."""
+    sums = _Gradients(_Derivatives(plan, tuple(names), limit))
+    sums.add(upstream)
+    sides = (sums.left,) if plan.symmetric else (sums.left, sums.right)
+    return [side.total() for side in sides], sums.variances
 
 
 class _InputGradients:

@@ -9,7 +9,7 @@ from shoal.architectures import ConvResNet
 from shoal.core.exceptions import AccuracyError
 from shoal.core.settings import in_standard_settings
 from shoal.kernels.arguments import as_tensor, checked_image_samples, checked_samples
-from shoal.kernels.images.pixel_pairs import patch_grams
+from shoal.kernels.images.pixels import patch_grams
 
 _BLOCK = 1024  # rows of the Gram matrix at a time
 _PAIRS = 1 << 22  # numbers of the inputs whose pairs are decomposed together

@@ -384,17 +384,14 @@ def first_time(
                 break
             before, after = (middle, after) if curve(middle) > level else (before, middle)
         return after
-    while before == 0.0:  # the logarithm of a time is searched for
-        half = after / 2
-        before, after = (half, after) if curve(half) > level else (0.0, half)
-
-    def excess(logarithm: float) -> float:
-        return math.log(max(curve(math.exp(logarithm)), 1e-320) / level)
-
-    low, high = math.log(before), math.log(after)
-    if excess(low) <= 0 or excess(high) >= 0:
-        return before if excess(low) <= 0 else after
-    return math.exp(scipy.optimize.brentq(excess, low, high, xtol=_ACCURACY, rtol=_ACCURACY))
+    root = scipy.optimize.brentq(
+        lambda t: math.log(max(curve(t), 1e-320) / level),
+        *(before, after),
+        xtol=1e-300,
+        rtol=_ACCURACY,
+        maxiter=1000,
+    )
+    return float(root)
 
 
 def checked_schedule(times: object, steps: object, step_size: object) -> list[float]:

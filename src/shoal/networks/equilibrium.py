@@ -20,7 +20,7 @@ from shoal.equilibrium.solvers.driver import drive
 from shoal.equilibrium.solvers.problem import Problem
 from shoal.equilibrium.solvers.solution import SolveLog, handle_failure
 from shoal.equilibrium.solvers.warm import Series, WarmStart
-from shoal.networks.contraction.gain import (
+from shoal.networks.gain import (
     GainBound,
     MatrixNorm,
     WeightNorm,

@@ -16,10 +16,10 @@ from torch import Tensor
 from shoal.core.checks import items
 from shoal.core.torch_compat import without_fused_attention
 from shoal.networks import EquilibriumNetwork, Network
+from shoal.networks.empirical_kernel import contract, reactions
 from shoal.networks.implicit_network import ImplicitNetworkModule
-from shoal.networks.ntk.empirical_kernel import contract, reactions
-from shoal.networks.ntk.exact import evaluating, exact
-from shoal.networks.ntk.jacobians import Jacobians, chosen_parameters
+from shoal.networks.jacobians import Jacobians, chosen_parameters
+from shoal.networks.modules import evaluating, exact
 from shoal.numerics.norms import dominant_eigenpair, start_vector
 from shoal.training.objective import Evaluation, Objective
 
@@ -74,7 +74,7 @@ class Measures:
         gains = []
         for one, bound in zip(objective.equilibria, self._gains, strict=True):
             weights = zip(bound.factors, bound.norms, one.turn, strict=True)
-            norms = (f * norm.estimate(w.detach()).value for f, norm, (_, w) in weights)
+            norms = (f * norm.estimate(w.detach()) for f, norm, (_, w) in weights)
             gains.append(math.prod(norms))
         return {"gain": max(gains), "gain_upper": self.gain_upper(objective)} if gains else {}
 

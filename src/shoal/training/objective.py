@@ -15,8 +15,7 @@ from shoal.core.checks import as_tensor, float_tensor
 from shoal.core.files import checksum
 from shoal.equilibrium.solve_options import SolveOptions
 from shoal.networks import EquilibriumNetwork, Network
-from shoal.networks.module_inputs import ModuleInputs
-from shoal.networks.ntk.exact import check_whole, exact, solve_options
+from shoal.networks.modules import ModuleInputs, check_whole, exact, solve_options
 
 Loss = Callable[[Any, Tensor], Tensor]  # of outputs and labels
 

@@ -19,8 +19,7 @@ from torch.optim import SGD, Optimizer
 from shoal.core.checks import as_path, function, instance, integer, one_of, real, seeded
 from shoal.core.exceptions import ConvergenceError, ConvergenceWarning
 from shoal.core.files import write_whole
-from shoal.networks.module_inputs import Inputs
-from shoal.networks.ntk.exact import mixing_submodule
+from shoal.networks.modules import Inputs, mixing_submodule
 from shoal.training.objective import Evaluation, Loss, as_module
 from shoal.training.records import TrainingError, TrainingRun, TrainingStatus
 from shoal.training.watch import Watch

@@ -12,8 +12,7 @@ from torch.optim import SGD, Optimizer
 
 from shoal.core.checks import instance, integer, items, one_of
 from shoal.core.exceptions import ConvergenceError, ConvergenceWarning
-from shoal.networks.module_inputs import Inputs
-from shoal.networks.ntk.exact import evaluating
+from shoal.networks.modules import Inputs, evaluating
 from shoal.training.measures import Measures
 from shoal.training.objective import Evaluation, Loss, Objective
 from shoal.training.promises import KNOWN, LOWER, MEASURED, make_law

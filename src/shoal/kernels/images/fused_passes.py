@@ -4,7 +4,7 @@ import math
 from functools import cache, cached_property
 from importlib import import_module
 from types import ModuleType
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,10 +13,11 @@ from shoal.activations import ReLU
 from shoal.architectures import Layers
 from shoal.architectures.layers import Weights, squared_gain
 from shoal.core.exceptions import ConvergenceError
-from shoal.kernels.calculi.pixels import Images
-from shoal.kernels.images.function import ImageKernels
-from shoal.kernels.images.pixel_pairs import PixelPairs
+from shoal.kernels.images.pixels import Images, PixelPairs
 from shoal.kernels.recursions import Loop, network_kernels
+
+if TYPE_CHECKING:
+    from shoal.kernels.images.function import ImageKernels
 
 _MOST_SIDE = 64  # pixels along an axis that registers hold
 _PROGRAMS = 2**22  # pairs of images, times displacements, of one launch
@@ -76,7 +77,7 @@ class FusedPixels:
     """Whether images with themselves are computed in float64, too."""
 
     @staticmethod
-    def of(function: ImageKernels, images: Images, entries: int) -> "FusedPixels | None":
+    def of(function: "ImageKernels", images: Images, entries: int) -> "FusedPixels | None":
         """The pass for a matrix of so many entries, or ``None`` where there is none."""
         points, sides, layers = images.points, images.pairs.sides, function.layers
         trainable, pooled = function.trainable, function.architecture.pooling is not None
