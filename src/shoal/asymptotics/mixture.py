@@ -157,8 +157,8 @@ class GaussianMixture:
         Example:
             >>> x, labels = GaussianMixture.ling2024(100).sample(400, seed=0)
             >>> GaussianMixture.fit(x, labels, covariance="scalar").trace_products
-            tensor([[1.0492, 1.8425],
-                    [1.8425, 3.2574]], dtype=torch.float64)
+            tensor([[1.0487, 1.8426],
+                    [1.8426, 3.2566]], dtype=torch.float64)
         """
         one_of("covariance", covariance, FORMS)
         rows = float_tensor("x", numbers("x", x) if isinstance(x, np.ndarray) else x).detach()
