@@ -121,7 +121,7 @@ def test_a_loaded_network_does_not_depend_on_the_file(tmp_path):
     assert torch.equal(net.recurrent, before)
 
 
-@pytest.mark.parametrize("size", [0, 4, 20, 500, -1])
+@pytest.mark.parametrize("size", [0, 20, -1])
 def test_truncated_files(tmp_path, size):
     path = saved(tmp_path)
     path.write_bytes(path.read_bytes()[:size])

@@ -12,6 +12,7 @@ from shoal.architectures import Architecture
 from shoal.core.checks import one_of, real
 from shoal.core.settings import in_standard_settings
 from shoal.kernels import Kernels, kernel
+from shoal.kernels.arguments import as_tensor
 from shoal.kernels.images.function import chosen_kernels
 from shoal.learning.linear_training import (
     GradientFlow,
@@ -19,7 +20,7 @@ from shoal.learning.linear_training import (
     LinearTraining,
     checked_schedule,
 )
-from shoal.learning.problem import checked_inputs, checked_labels
+from shoal.learning.problem import checked_labels
 from shoal.networks import Network
 
 _READOUTS = frozenset({"readout", "skip"})  # groups that the output is linear in
@@ -114,13 +115,13 @@ def gradient_flow(
         )
     function = chosen_kernels(architecture, trainable=trainable, width=width)
     scale = real("readout_scale", 1.0 if readout_scale is None else readout_scale)
-    inputs = checked_inputs("x", x, function.architecture).detach()
+    inputs = function.samples("x", as_tensor(x, "x")).detach()
     labels = _like(checked_labels("y", y, len(inputs)).detach(), inputs, "y")
     one_of("covariance", covariance, ("none", "diagonal", "full"))
     checked_schedule(times, steps, step_size)  # before the work
     tests = cross = prior = None
     if x_test is not None:
-        tests = checked_inputs("x_test", x_test, function.architecture).detach()
+        tests = function.samples("x_test", as_tensor(x_test, "x_test")).detach()
         tests = _like(tests, inputs, "x_test")
         if tests.shape[1:] != inputs.shape[1:]:
             wanted = " by ".join(map(str, inputs.shape[1:]))

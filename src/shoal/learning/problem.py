@@ -9,18 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shoal.architectures import Architecture, ImageArchitecture
+from shoal.architectures import Architecture
 from shoal.asymptotics.labels import class_indices, classes_of
 from shoal.core.checks import float_tensor, one_of, real
 from shoal.core.processes import ALONE, Processes
 from shoal.core.words import memory_words
 from shoal.kernels import KernelFunction, KernelOperator, kernel, kernel_operator
-from shoal.kernels.arguments import (
-    as_tensor,
-    checked_image_samples,
-    checked_samples,
-    memory_limit,
-)
+from shoal.kernels.arguments import as_tensor, memory_limit
 from shoal.kernels.images.function import ImageKernels, chosen_kernels
 from shoal.numerics.krylov import Map
 from shoal.numerics.operator import refuse_gradients
@@ -69,13 +64,11 @@ class Problem:
     ) -> "Problem":
         """Check the arguments of a regression."""
         function = chosen_kernels(architecture, trainable=trainable, width=width)
-        inputs = checked_inputs("x", x, function.architecture)
+        inputs = function.samples("x", as_tensor(x, "x"))
         targets = checked_labels("y", y, len(inputs))
         given = {"x": inputs, "y": targets, **dict(function.variances)}
         refuse_gradients(given, "a regression is not differentiated; detach() it")
-        function = replace(function, variances=())
-        if isinstance(function, ImageKernels):
-            function = replace(function, precision=inputs.dtype)
+        function = replace(function.in_precision(inputs.dtype), variances=())
         points = inputs.detach().to(torch.float64, copy=True)  # later changes are not seen
         columns = targets.detach().reshape(len(targets), -1)
         columns = columns.to(points.device, torch.float64, copy=True)
@@ -158,14 +151,6 @@ def _limit(memory: int | str | None, device: torch.device) -> int:
             held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
             most = (torch.cuda.mem_get_info(device)[0] + held) * 9 // 10
     return most
-
-
-def checked_inputs(name: str, x: Any, architecture: Architecture) -> Tensor:
-    """Inputs that an architecture takes, vectors or images, as a tensor."""
-    tensor = as_tensor(x, name)
-    if isinstance(architecture, ImageArchitecture):
-        return checked_image_samples(name, tensor, architecture)
-    return checked_samples(name, tensor, batches=False)
 
 
 def checked_labels(name: str, y: Any, samples: int) -> Tensor:

@@ -19,7 +19,7 @@ from shoal.core.settings import in_standard_settings
 from shoal.kernels import KernelFunction
 from shoal.kernels.arguments import as_tensor
 from shoal.learning.decomposition import check_decomposition, decompose
-from shoal.learning.problem import Problem, Which, checked_inputs, like_input
+from shoal.learning.problem import Problem, Which, like_input
 from shoal.learning.ridges import Criterion, RidgePath, agreement, checked_criterion, path_of
 from shoal.learning.systems import (
     Cholesky,
@@ -446,7 +446,7 @@ class KernelRegression:
 
     def _inputs(self, x: Any) -> Tensor:
         given = self._problem.x
-        inputs = checked_inputs("x", x, self._problem.function.architecture).detach()
+        inputs = self._problem.function.samples("x", as_tensor(x, "x")).detach()
         if inputs.shape[1:] != given.shape[1:]:
             wanted = ", ".join(map(str, given.shape[1:]))
             raise ValueError(f"x must have shape (inputs, {wanted}), got {tuple(inputs.shape)}")
