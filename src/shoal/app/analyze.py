@@ -100,7 +100,7 @@ def analyze(
     record = report.document(subject, found)
     files = []
     if output is not None:
-        files = out.save(output, {"analysis.json": record})  # before what may not be drawn
+        files = out.save(output, {"analysis.json": record})  # before drawing, which may fail
         page = report.render(subject, found)
         figure = report.draw(subject, found)
         files += out.save(output, {"report.html": page, "analysis": figure})

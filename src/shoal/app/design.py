@@ -44,7 +44,7 @@ def design(
     ] = "moments",
     which: Annotated[
         str | None,
-        typer.Option(help="ck or ntk; by default by what is trained.", rich_help_panel=_DESIGN),
+        typer.Option(help="ck or ntk; by default as trained.", rich_help_panel=_DESIGN),
     ] = None,
     trainable: Annotated[
         str | None,

@@ -79,7 +79,7 @@ def _rounded(value: Any) -> Any:
 
 
 def two_classes(size: int = 1000) -> Population:
-    """Two classes of one covariance without a direction; the page says how far apart they are."""
+    """Two classes of one covariance; their distance is set on the page."""
     return Population(
         name="two classes",
         size=size,
@@ -149,7 +149,7 @@ def _linear_part(data: "Inputs", components: Tensor) -> tuple[Tensor, float, str
         return torch.zeros(rank, dtype=torch.float64), 1.0, "a constant"
     explained = (components.T @ y).square().sum(1) / total
     left = max(0.0, 1 - float(explained.sum()))
-    by_chance = left / max(n - rank, 1)  # what each component explains of what is noise
+    by_chance = left / max(n - rank, 1)  # share of the noise along each component
     linear = (explained - by_chance).clamp(min=0.0)
     words = f"{len(data.classes)} classes" if data.classes else "the target"
     return linear, max(0.0, 1 - float(linear.sum())), words

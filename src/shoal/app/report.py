@@ -52,16 +52,7 @@ def document(subject: Subject, found: Analysis) -> dict[str, Any]:
     return {
         "shoal": shoal.__version__,
         "architecture": plain(subject.architecture),
-        "data": {
-            "name": subject.data.name,
-            "samples": subject.x.shape[0],
-            "features": subject.x.shape[1],
-            "dtype": str(subject.x.dtype).removeprefix("torch."),
-            "device": str(subject.x.device),
-            "standardized": subject.data.standardized,
-            "seed": subject.data.seed,
-            "notes": list(subject.data.notes),
-        },
+        "data": subject.data.document(),
         "verdict": list(verdict(found)),
         "sections": {
             section.name: finite(findings.numbers)

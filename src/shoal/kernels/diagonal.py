@@ -5,10 +5,11 @@ import torch
 from torch import Tensor
 
 from shoal.core.exceptions import AccuracyError
+from shoal.kernels.approximations.choice import ANGULAR_TOLERANCE, common_norm
 from shoal.kernels.approximations.surface import angular_surface
 from shoal.kernels.function import KernelFunction
 from shoal.kernels.inputs import Inputs, pair_angles
-from shoal.kernels.plan import ANGULAR_TOLERANCE, check_overflow, common_norm, pairs_at_angles
+from shoal.kernels.plan import check_overflow, pairs_at_angles
 from shoal.kernels.result import Kernels
 
 

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from shoal.architectures import ImplicitNetwork, Weights
 from shoal.core.exceptions import AccuracyError
+from shoal.kernels.approximations.choice import TOLERANCE
 from shoal.kernels.approximations.surface import (
     Span,
     Surface,
@@ -36,7 +37,7 @@ from shoal.kernels.approximations.surface import (
 )
 from shoal.kernels.edges import derivatives, own_derivatives
 from shoal.kernels.function import KernelFunction
-from shoal.kernels.plan import INSET, TOLERANCE, Plan
+from shoal.kernels.plan import INSET, Plan
 from shoal.kernels.result import Kernels
 from shoal.numerics import (
     chebyshev_basis,

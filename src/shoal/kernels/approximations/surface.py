@@ -36,12 +36,12 @@ from shoal.numerics.sampling import off_grid
 Span: TypeAlias = tuple[float, float]
 
 ANY_ANGLE: Span = (0.0, math.pi)
-_DEGREES = (64, 128)  # the largest of lines, for few and for many entries
+_DEGREE = 96, 2048  # the largest of lines, in the norms and in the angle
 _FIRST = 32  # their least: many points at once are fast
 _ANGULAR = 64  # the least degree of a series in the angle: nearly all need between 30 and 64
 _CHECKS = 6  # norms, off the grid, at which the error is measured, at as many angles as it has
 _MARGIN = 2  # degrees beyond those that the lines need
-_MANY = 8192  # entries from which on long lines are tried
+_CHEAP = 3  # equations of a surface, each of which costs no more than an entry alone
 _REPEATED = 2  # norms for one equation of a series, from which on it pays
 _FEW = 4096  # norms whose scalar equations are solved on the CPU: a GPU would wait for each step
 _GRID = 4  # ranges of norms end at multiples of 1/4 in log₂
@@ -186,7 +186,7 @@ def angular_surface(function: KernelFunction, squared_norm: float, tolerance: fl
     def both(angle: Tensor) -> Tensor:
         return torch.stack(tuple(function.at_angles(squared_norm, HalfAngle.of(angle))))
 
-    own = both(torch.zeros(1, dtype=torch.float64))
+    own = diagonal(function, torch.tensor([squared_norm], dtype=torch.float64).sqrt())
     unit = torch.where(own == 0, 1.0, own)
     found = fit(lambda x: both(x) / unit, (ANY_ANGLE,), tolerance=tolerance, first_degree=_ANGULAR)
     return one_norm_surface(found, own[:, 0])
@@ -212,11 +212,11 @@ def surface(
     """
     error = math.inf
     for near in dict.fromkeys((nearby(function), function)):
-        degrees = _degrees(near, norms, angles, tolerance, entries >= _MANY)
+        degrees = _degrees(near, norms, angles, tolerance)
         if isinstance(degrees, str):
             raise AccuracyError(degrees)
         equations = _Sampler.equations(*degrees)
-        if equations > entries:
+        if equations > _CHEAP * entries:
             raise AccuracyError(f"a surface costs {equations} equations, the entries {entries}")
         found = _surface(function, norms, angles, tolerance, degrees)
         if found.error <= 10 * tolerance:
@@ -242,14 +242,11 @@ def nearby(function: KernelFunction) -> KernelFunction:
 
 @cached
 def _degrees(
-    function: KernelFunction, norms: Span, angles: Span, tolerance: float, many: bool
+    function: KernelFunction, norms: Span, angles: Span, tolerance: float
 ) -> tuple[int, int] | str:
-    """The degrees that lines through the box need, or why none do; both are kept.
-
-    Few entries do not pay for long lines.
-    """
+    """The degrees that lines through the box need, or why none do; both are kept."""
     try:
-        return _Sampler(function, norms, angles).degrees(tolerance, _DEGREES[many])
+        return _Sampler(function, norms, angles).degrees(tolerance)
     except AccuracyError as error:
         return str(error)
 
@@ -310,7 +307,7 @@ class _Sampler:
         """How many are solved for a surface of some degrees."""
         return (math.comb(across + 2, 2) + math.comb(_CHECKS + 1, 2)) * (around + 1)
 
-    def degrees(self, tolerance: float, most: int) -> tuple[int, int]:
+    def degrees(self, tolerance: float) -> tuple[int, int]:
         """The degrees that lines through the box need, in the norms and in the angle."""
         spans = self.norms, self.angles
         few, mid = (torch.linspace(*span, 3, dtype=torch.float64) for span in spans)
@@ -319,8 +316,8 @@ class _Sampler:
             lambda x: self.values(few[:, None, None], few[:, None], x),
         )
         return (
-            _needed(across, self.norms, tolerance, most),
-            _needed(around, self.angles, tolerance, most),
+            _needed(across, self.norms, tolerance, _DEGREE[0]),
+            _needed(around, self.angles, tolerance, _DEGREE[1]),
         )
 
     def grid(self, across: int, around: int) -> tuple[Tensor, _Off]:
