@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from shoal import (
     DEQ,
     Anderson,
+    ConvDEQ,
     ConvResNet,
     FullyConnected,
     ImplicitNetwork,
@@ -30,6 +31,10 @@ ARCHITECTURES = [
     FullyConnected.du2018(Softplus(), depth=2),
     ResNet(Softplus(), depth=2, residual_scale=0.3),
     ConvResNet(Softplus(), depth=2, padding="circular"),
+    DEQ((Tanh(), Softplus()), 0.3, 0.8, hidden_variances=(0.5,), bias_variance=0.4),
+    FullyConnected((Tanh(), ReLU()), bias_variance=0.4, norm_gated=True),
+    ImplicitNetwork(0.3, bias_variance=0.3),
+    ConvDEQ(Tanh(), 0.2, 0.8, bias_variance=0.3),
 ]
 
 
@@ -43,12 +48,13 @@ class Bent(Activation):
 
 def network(architecture, **options):
     pixels = {"pixel_axes": 1} if isinstance(architecture, ConvResNet) else {}
+    pixels |= {"pixels": (5,)} if isinstance(architecture, ConvDEQ) else {}
     options = {"dtype": torch.float64, **pixels, **options}
     return build(architecture, in_features=3, width=8, out_features=2, **options)
 
 
 def inputs(architecture):
-    shape = (4, 3, 5) if isinstance(architecture, ConvResNet) else (4, 3)
+    shape = (4, 3, 5) if isinstance(architecture, ConvResNet | ConvDEQ) else (4, 3)
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
 

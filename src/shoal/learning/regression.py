@@ -18,7 +18,6 @@ from shoal.core.processes import Group, fingerprint, processes
 from shoal.core.settings import in_standard_settings
 from shoal.kernels import KernelFunction
 from shoal.kernels.arguments import as_tensor
-from shoal.kernels.images.function import checked_points
 from shoal.learning.decomposition import check_decomposition, decompose
 from shoal.learning.problem import Problem, Which, like_input
 from shoal.learning.ridges import Criterion, RidgePath, agreement, checked_criterion, path_of
@@ -447,7 +446,7 @@ class KernelRegression:
 
     def _inputs(self, x: Any) -> Tensor:
         given = self._problem.x
-        inputs = checked_points(self._problem.function, "x", as_tensor(x, "x")).detach()
+        inputs = self._problem.function.samples("x", as_tensor(x, "x")).detach()
         if inputs.shape[1:] != given.shape[1:]:
             wanted = ", ".join(map(str, given.shape[1:]))
             raise ValueError(f"x must have shape (inputs, {wanted}), got {tuple(inputs.shape)}")
