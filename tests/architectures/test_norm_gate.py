@@ -54,23 +54,7 @@ def test_the_finite_network():
         assert float((own - exact).abs().max() / exact.max()) < 0.1
 
 
-def test_the_empirical_ntk_is_made_of_gradients():
-    x = inputs(3)
-    net = build(GATED, in_features=5, width=6, dtype=torch.float64)
-    rows = []
-    for one in x:
-        grads = torch.autograd.grad(net(one[None])[0, 0], list(net.parameters()))
-        rows.append(torch.cat([g.flatten() for g in grads]))
-    jacobian = torch.stack(rows)
-    torch.testing.assert_close(empirical_kernel(net, x).ntk, jacobian @ jacobian.T)
-
-
 def test_it_is_saved(tmp_path):
     net = build(GATED, in_features=5, width=6)
     save(net, tmp_path / "net")
     assert load(tmp_path / "net").architecture == GATED
-
-
-def test_it_is_a_flag():
-    with pytest.raises(TypeError, match="norm_gated"):
-        FullyConnected((Tanh(),), norm_gated=1)
