@@ -34,7 +34,6 @@ NEEDS = {
     "shoal.adapters.sklearn_estimators": "sklearn",
     "shoal.adapters.sklearn_kernel": "sklearn",
     "shoal.data.official": "sklearn",
-    "shoal.equilibrium.cuda_graphs.fused_verdict": "triton",
     "shoal.kernels.backends.half_precision": "triton",
     "shoal.kernels.backends.pixel_chains": "triton",
     "shoal.kernels.backends.pixel_fields": "triton",

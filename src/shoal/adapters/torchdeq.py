@@ -20,12 +20,12 @@ from shoal.adapters.torchdeq_norms import (
 )
 from shoal.adapters.torchdeq_options import Options, add_deq_args, mapping_of, solver_of
 from shoal.core.torch_compat import pytree, uncompiled
-from shoal.equilibrium.methods import Implicit
+from shoal.equilibrium.gradients import Implicit
 from shoal.equilibrium.module import Equilibrium
-from shoal.equilibrium.solvers.base import Solver
-from shoal.equilibrium.solvers.problem import FunctionProblem
-from shoal.equilibrium.solvers.solution import Solution, SolveLog
-from shoal.equilibrium.solvers.state import State
+from shoal.equilibrium.problem import FunctionProblem
+from shoal.equilibrium.solution import Solution, SolveLog
+from shoal.equilibrium.solver import Solver
+from shoal.equilibrium.state import State
 
 __all__ = [
     "DEQ",
@@ -171,7 +171,7 @@ class DEQ(nn.Module):
         """The states after steps from the solution, damped, that autograd follows."""
         states = []
         for step in range(1, count + 1):
-            value = problem.evaluate(rows).value
+            value = problem.evaluate(rows)
             rows = value if self.options.tau == 1 else rows.lerp(value, self.options.tau)
             if self.options.samples(step, count):
                 states.append(problem.layout.state(rows))

@@ -7,11 +7,10 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from shoal.core.checks import flag, integer, items, one_of, real
-from shoal.equilibrium.solvers.anderson import Anderson
-from shoal.equilibrium.solvers.base import Solver
-from shoal.equilibrium.solvers.broyden import Broyden
-from shoal.equilibrium.solvers.picard import DampedPicard, Picard
-from shoal.equilibrium.solvers.solution import check_on_failure
+from shoal.equilibrium.anderson import Anderson
+from shoal.equilibrium.broyden import Broyden
+from shoal.equilibrium.solution import check_on_failure
+from shoal.equilibrium.solver import DampedPicard, Picard, Solver
 
 _SOLVERS = ("fixed_point_iter", "anderson", "broyden")
 _CORES = ("sliced", "indexing")

@@ -7,7 +7,6 @@ from torch import Tensor
 
 from shoal.activations import Activation
 from shoal.architectures import ConvDEQ, ConvNet, ConvResNet, ImageArchitecture
-from shoal.equilibrium.recurrent.convolution import ConvolutionLayer, convolve, padded
 from shoal.networks.chain import ChainNetwork
 from shoal.networks.contraction.convolution_norm import ConvolutionNorm
 from shoal.networks.contraction.gain import WeightNorm
@@ -15,6 +14,7 @@ from shoal.networks.draw import Source
 from shoal.networks.layered import LayeredNetwork, draw_layers
 from shoal.networks.loop import LoopNetwork
 from shoal.networks.network import NetworkSpec, makes_networks_of
+from shoal.networks.recurrent_layers import ConvolutionLayer, convolve, padded
 
 A = TypeVar("A", bound=ImageArchitecture)
 

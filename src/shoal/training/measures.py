@@ -51,7 +51,7 @@ class Measures:
         for number, (one, bound) in enumerate(
             zip(objective.equilibria, self.gain_bounds, strict=True)
         ):
-            weights = [weight.detach() for _, weight in one.turn]
+            weights = [weight.detach() for _, weight in one.recurrent_layers]
             if math.inf in bound.factors:
                 return {"gain": math.inf, "gain_upper": math.inf}
             uppers.append(bound.upper(weights, below_one))

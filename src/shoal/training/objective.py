@@ -12,7 +12,7 @@ from torch.nn import Module, Parameter
 
 from shoal.core.checks import one_of
 from shoal.core.processes import ALONE
-from shoal.equilibrium.solve_options import SolveOptions
+from shoal.equilibrium.gradients import SolveOptions
 from shoal.kernels.arguments import as_tensor
 from shoal.networks import EquilibriumNetwork, Network
 from shoal.networks.module_inputs import ModuleInputs
@@ -214,7 +214,7 @@ class Objective:
         network = self.network
         if not isinstance(network, EquilibriumNetwork):
             return 0.0
-        weights, bound = [weight for _, weight in network.turn], network.gain_bound()
+        weights, bound = [weight for _, weight in network.recurrent_layers], network.gain_bound()
         if math.inf in bound.factors:
             return math.inf
         bound.known, below_one = self._initial_gain, math.nextafter(1.0, 0.0)

@@ -191,8 +191,6 @@ class TrainingLoop:
             "run": {"batch_losses": torch.tensor(self.batch_losses, dtype=torch.float64)},
         }
         network, device = self._objective.network, self._objective.x.first.device
-        if self._warm and isinstance(network, EquilibriumNetwork):
-            parts["warm"] = network.recalled()
         if not isinstance(network, Network):
             parts["random"] = {"cpu": torch.get_rng_state()}
             if device.type == "cuda":
@@ -222,8 +220,6 @@ class TrainingLoop:
         self.stepper.restore(parts.get("stepper", {}))
         if self.batches is not None:
             self.batches.restore(parts["batches"])
-        if isinstance(network, EquilibriumNetwork) and "warm" in parts:
-            network.recall(x, parts["warm"])
         if "random" in parts:
             torch.set_rng_state(parts["random"]["cpu"].cpu())
             if x.is_cuda:

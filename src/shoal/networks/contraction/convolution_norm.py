@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from shoal.equilibrium.recurrent.convolution import Padding, convolve
+from shoal.networks.recurrent_layers import Padding, convolve
 from shoal.numerics.norms import Eigenpair, NormBounds, operator_norm_bounds, start_vector
 
 _PLACES = 32  # frequencies along an axis for one pixel of reach, where images have any size

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from shoal.architectures import ImplicitArchitecture
 from shoal.core.checks import float_tensor
-from shoal.equilibrium.recurrent.layer import Layer
+from shoal.networks.recurrent_layers import Layer
 from shoal.numerics.norms import (
     Eigenpair,
     NormBounds,

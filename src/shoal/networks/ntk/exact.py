@@ -8,8 +8,8 @@ from torch import nn
 from torch.nn import Module
 
 from shoal.core.torch_compat import changed_copy, submodules
-from shoal.equilibrium.solve_options import SolveOptions
-from shoal.equilibrium.solvers.warm import Series
+from shoal.equilibrium.gradients import SolveOptions
+from shoal.equilibrium.solution import LastSolution
 from shoal.networks.network import Network
 
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
@@ -80,8 +80,8 @@ def solve_options(module: Module) -> SolveOptions | None:
 def forget(module: Module) -> None:
     """Let the next solves of all equilibria in a module start cold, whatever came before."""
     for one in module.modules():
-        if isinstance(series := getattr(one, "_series", None), Series):
-            series.clear()
+        if isinstance(last := getattr(one, "_last", None), LastSolution):
+            last.value = None
 
 
 @contextmanager
