@@ -1,21 +1,17 @@
 """How far predicted learning curves are from the truth, and how often as far as they say.
 
-python benchmarks/curve_checks.py [--datasets N] [--pools N]
+python benchmarks/curve_checks.py [--datasets N]
 
-First, linear regression on Gaussian features of a known spectrum, where the error of kernel ridge
+Linear regression on Gaussian features of a known spectrum, where the error of kernel ridge
 regression is known in closed form (Simon et al. 2021): the mean of what is predicted over the
-truth, and the share of predictions within one and two stated deviations of it. Then mixtures of
-growing dimension, whose predicted errors come from equivalents alone: differences from simulations,
-and the power of the dimension with which they fall.
+truth, and the share of predictions within one and two stated deviations of it.
 """
 
 import argparse
 import math
 
-import mixture_curves
-import numpy as np
 import torch
-from scipy.optimize import brentq, curve_fit
+from scipy.optimize import brentq
 from torch import Tensor
 
 import shoal
@@ -23,7 +19,6 @@ import shoal
 LINEAR = shoal.FullyConnected((shoal.activations.Identity(),))
 FEATURES, SAMPLES = 1000, 200
 SIZES = [10, 25, 50, 100, 150, 200, 300, 400]
-RIDGE = 0.3  # of the mixtures
 
 
 def normal(*shape: int, seed: int) -> Tensor:
@@ -72,63 +67,12 @@ def coverage(datasets: int) -> None:
                 print(f"{decay:5} {noise:5} {ridge:5} | {numbers}  {name}", flush=True)
 
 
-def simulated(mixture: shoal.GaussianMixture, n: int, pools: int) -> tuple[Tensor, Tensor]:
-    """Squared error and error rate of regressions on samples, and their standard errors."""
-    traces = torch.stack([torch.as_tensor(c.trace()) for c in mixture.covariances])
-    norms = (mixture.means.square().sum(1) + traces) / mixture.means.shape[1]
-    net = shoal.centered(mixture_curves.DEQ, math.sqrt(float(mixture.proportions @ norms)))
-    sets, means = max(1, 960 // n), []
-    for seed in range(pools):
-        x, labels = mixture.sample(sets * n + 2000, seed=100 + seed, shuffle=True)
-        matrix = shoal.kernel(net, x, x[: sets * n]).ntk
-        y, new = torch.nn.functional.one_hot(labels, 2).double(), slice(sets * n, None)
-        errors = []
-        for k in range(sets):
-            own = slice(k * n, (k + 1) * n)
-            system = matrix[own, own] + RIDGE * torch.eye(n, dtype=torch.float64)
-            values = matrix[new, own] @ torch.linalg.solve(system, y[own])
-            wrong = (values.argmax(1) != labels[new]).double().mean()
-            errors.append(torch.stack([(values - y[new]).square().mean(), wrong]))
-        means.append(torch.stack(errors).mean(0))
-    found = torch.stack(means)
-    return found.mean(0), found.std(0) / math.sqrt(pools)
-
-
-def slopes(pools: int) -> None:
-    """Differences of theory and simulation against the dimension."""
-    rows = []
-    for p in (20, 40, 80, 160):
-        mixture, n = mixture_curves.mixture(p), 3 * p // 2
-        curve = shoal.learning_curve(mixture_curves.DEQ, mixture, n=n, ridge=RIDGE)
-        theory = torch.tensor([float(curve.test_error), float(curve.error_rate)]).double()
-        mean, deviation = simulated(mixture, n, pools)
-        off = mean - theory
-        rows.append([p, *off.tolist(), *deviation.tolist()])
-        print(
-            f"p = {p}: squared error {off[0]:+.5f} ± {deviation[0]:.5f}, "
-            f"error rate {off[1]:+.5f} ± {deviation[1]:.5f}",
-            flush=True,
-        )
-    table = np.array(rows)
-    (_, power), covariance = curve_fit(
-        lambda p, size, power: size * (p / 40) ** power,
-        table[:, 0],
-        table[:, 2],
-        p0=(table[1, 2], -0.5),
-        sigma=table[:, 4],
-        absolute_sigma=True,
-    )
-    print(f"the difference of error rates falls as p^({power:.2f} ± {covariance[1, 1] ** 0.5:.2f})")
-
-
 def main() -> None:
-    """Run both."""
+    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--datasets", type=int, default=24)
-    parser.add_argument("--pools", type=int, default=30)
     options = parser.parse_args()
     coverage(options.datasets)
-    slopes(options.pools)
 
 
 if __name__ == "__main__":

@@ -18,8 +18,6 @@ from learning_curves import DATASETS, NETWORKS, RIDGES, Images, curves, load
 from torch import Tensor
 
 import shoal
-from shoal.kernels import kernel_function
-from shoal.learning.regression.problem import checked_problem
 
 SOURCE, NEW, SIZES, TRAINED = 1000, 10000, [100, 300, 1000], (10, 10, 5)
 
@@ -55,10 +53,7 @@ def predicted(images: Images, label: str, sets: int) -> Iterator[shoal.learning.
     network, which = NETWORKS[label]
     for k in range(sets):
         some = slice(k * SOURCE, (k + 1) * SOURCE)
-        problem = checked_problem(
-            kernel_function(network), images.x[some], images.y[some], 0.0, which
-        )
-        yield from curves(problem, SIZES)
+        yield from curves(network, which, images.x[some], images.y[some], SIZES)
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 import shoal
 from kernels import DEQ, inputs
-from shoal.kernels.backends import Block
+from shoal.kernels.blocks import Block
 from shoal.kernels.inputs import Inputs
 from shoal.kernels.plan import Plan
 

@@ -27,11 +27,6 @@ from typing import Any
 import torch
 
 import shoal
-from shoal.kernels import kernel_function
-from shoal.learning.prediction.learning_curve import curve_of
-from shoal.learning.prediction.subsampling import Subsampling
-from shoal.learning.regression.problem import Problem, byte_limit, checked_problem
-from shoal.learning.regression.ridge_path import decomposed
 
 RIDGES = (0.0, 0.1, 1.0)
 DEQ = shoal.DEQ("relu", recurrent_variance=0.2, input_variance=0.8)
@@ -119,14 +114,13 @@ def measured(images: Images, label: str, ridge: float, size: int, new: int) -> R
     return {"sets": count, "error": sum(errors) / count, "rate": sum(rates) / count}
 
 
-def curves(problem: Problem, sizes: list[int]) -> Iterator[shoal.learning.LearningCurve]:
-    """A curve for each ridge, from one decomposition of all samples and one of half of them."""
-    limit, half = byte_limit(problem, None), problem.size // 2
-    some = Problem(problem.function, problem.x[:half], problem.y[:half], 0.0, problem.kernel)
-    both = [decomposed(p, limit) for p in (problem, some)]
+def curves(
+    network: shoal.Architecture, which: str, x: torch.Tensor, y: torch.Tensor, sizes: list[int]
+) -> Iterator[shoal.learning.LearningCurve]:
+    """A curve for each ridge."""
+    classes = y.argmax(1).tolist()
     for ridge in RIDGES:
-        whole, other = (Subsampling(parts, ridge, True) for parts in both)
-        yield curve_of(whole, other, sizes, repeats=3, seed=0)
+        yield shoal.learning_curve(network, x, classes, sizes, ridge=ridge, which=which, repeats=3)
 
 
 def predict(records: Records, key: Row, images: Images, sizes: list[int]) -> None:
@@ -134,8 +128,7 @@ def predict(records: Records, key: Row, images: Images, sizes: list[int]) -> Non
     network, which = NETWORKS[key["network"]]
     count, started = key["source"], time.monotonic()
     x, y = images.x[:count], images.y[:count]
-    problem = checked_problem(kernel_function(network), x, y, 0.0, which)
-    for curve in curves(problem, sizes):
+    for curve in curves(network, which, x, y, sizes):
         table = zip(sizes, curve.test_error, curve.uncertainty, curve.error_rate, strict=True)
         for size, error, uncertainty, rate in table:
             row = {**key, "ridge": curve.ridge, "size": size, "limit": curve.limit}

@@ -1,13 +1,12 @@
 """Regression with the NTK of a ReLU DEQ on up to a million deformed digits, on one GPU.
 
 python benchmarks/million.py --data build/data [--samples 60000 240000 1000000] [--rank 15000]
-    [--ridge 0.03] [--seconds 560] [--output build/million] [--rates 32768]
+    [--ridge 0.03] [--seconds 560] [--output build/million]
 
 The first 60,000 images are MNIST's training images, the others random deformations of them. Rows
 go to million.jsonl in the output folder as they are computed, and those that are there are not
 computed again. --choose compares ridges and deformations instead, trained on 6,000 images and
-validated on the last 10,000 of the training images. With --rates, the rates of a CostModel are
-measured with so many images before all else, and rows have what it predicts for their steps.
+validated on the last 10,000 of the training images.
 """
 
 import argparse
@@ -164,7 +163,6 @@ def regression(
     error = errors(fit, test)
     report = fit.report
     steps = int(report.iterations.max())
-    cost = None if given.model is None else given.model.predict(samples, rank=rank, steps=steps)
     return {
         "samples": samples,
         "ridge": given.ridge,
@@ -176,9 +174,6 @@ def regression(
         "prepare_seconds": report.prepare_seconds,
         "form_seconds": report.form_seconds,
         "solve_seconds": report.solve_seconds,
-        "predicted": None
-        if cost is None
-        else {"prepare": cost.prepare_seconds, "solve": cost.seconds - cost.prepare_seconds},
         "predict_seconds": time.perf_counter() - solved,
         "total_seconds": time.perf_counter() - begin,
         "peak_GiB": torch.cuda.max_memory_allocated() / 2**30 if cuda else None,
@@ -198,7 +193,6 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--memory", default=None)
     parser.add_argument("--choose", action="store_true")
-    parser.add_argument("--rates", type=int, default=0, help="images to measure rates with")
     parser.add_argument("--few", type=int, default=FEW)
     parser.add_argument("--options", type=json.loads, default={}, help="of the deformations")
     given = parser.parse_args()
@@ -210,11 +204,6 @@ def main() -> None:
         return
     test = on(data.load("mnist", folder=given.data, raw=True, split="test"), given.device)
     base = on(base, given.device)
-    given.model = None
-    if given.rates:
-        few = deformed(base, range(len(base), len(base) + given.rates), **given.options)
-        given.model = shoal.learning.CostModel.measured(DEQ, directions(few.x))
-        print(given.model, flush=True)
     path = given.output / "million.jsonl"
     there = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     for samples in given.samples:

@@ -21,11 +21,6 @@ import torch
 from learning_curves import measure_or_draw
 
 import shoal
-from shoal.kernels import kernel_function
-from shoal.learning.prediction.learning_curve import curve_of
-from shoal.learning.prediction.subsampling import Subsampling
-from shoal.learning.regression.problem import Problem, byte_limit, checked_problem
-from shoal.learning.regression.ridge_path import decomposed
 
 RECORD = Path(__file__).parents[1] / "docs" / "results" / "ling2024-figure3.json"
 WIDTHS = (32, 64, 128, 256, 512, 1024, 2048, 4096)
@@ -34,31 +29,27 @@ ACTIVATIONS = {"tanh": shoal.activations.Tanh(), "relu": shoal.activations.ReLU(
 DATASETS = ("mnist", "fashion-mnist")
 
 
-def images(name: str, count: int, options: argparse.Namespace) -> tuple[torch.Tensor, torch.Tensor]:
-    """Random training images of norm one, and indicators of their classes."""
+def images(name: str, count: int, options: argparse.Namespace) -> tuple[torch.Tensor, list[int]]:
+    """Random training images of norm one, and their classes."""
     data = shoal.data.load(name, split="train", folder=options.data, dtype=torch.float64)
     x = torch.nn.functional.normalize(data.x.flatten(1))
     some = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[:count]
-    indicators = torch.eye(10, dtype=torch.float64)[data.y[some].long()]
-    return x[some].to(options.device), indicators.to(options.device)
+    return x[some].to(options.device), data.y[some].long().tolist()
 
 
 def run(options: argparse.Namespace) -> None:
-    """Predict for all widths, from one decomposition for each network and dataset."""
+    """Predict for all widths, networks and datasets."""
     summary = json.loads(RECORD.read_text())["summary"]
     with options.out.with_suffix(".jsonl").open("w") as file:
         for name in DATASETS:
-            x, y = images(name, options.samples, options)
+            x, classes = images(name, options.samples, options)
             for kind, activation in ACTIVATIONS.items():
                 deq = shoal.centered(shoal.DEQ(activation, 0.2, 0.8), input_norm=1.0)
-                problem = checked_problem(kernel_function(deq), x, y, RIDGE, "ck")
-                count = problem.size // 2
-                half = Problem(problem.function, x[:count], y[:count], RIDGE, problem.kernel)
-                parts = [decomposed(p, byte_limit(p, None)) for p in (problem, half)]
-                other = Subsampling(parts[1], RIDGE, True)
                 for width in WIDTHS:
-                    whole = Subsampling(parts[0], RIDGE, True, width)
-                    curve = curve_of(whole, other, [TRAINED], repeats=1, seed=0)
+                    curve = shoal.learning_curve(
+                        deq, x, classes, [TRAINED],
+                        ridge=RIDGE, which="ck", width=width, repeats=1,
+                    )  # fmt: skip
                     key = f"readout_{kind}_{name}_deq_{width}"
                     row = {
                         "data": name, "activation": kind, "width": width,

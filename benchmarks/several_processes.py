@@ -4,9 +4,8 @@ torchrun --standalone --nproc-per-node=R benchmarks/several_processes.py [--samp
     [--features 784] [--columns 10] [--device cpu] [--repeats 3] [--gloo]
 
 Strong scaling: the same samples for every R. Weak scaling: samples times the root of R. With --gloo
-processes may share one GPU; otherwise each has its own. Beside it is what a CostModel of shoal
-predicts from rates measured with 3,000 samples (32,768 on a GPU), in all processes at once. On a
-busy machine compare times of the CPU, which has each process to itself.
+processes may share one GPU; otherwise each has its own. On a busy
+machine compare times of the CPU, which has each process to itself.
 """
 
 import argparse
@@ -53,21 +52,17 @@ def main() -> None:
     x = torch.randn(shape, dtype=torch.float64, generator=generator).to(device)
     vectors = torch.randn(given.samples, given.columns, dtype=torch.float64, generator=generator)
     half = 8 * given.samples**2 // 2  # bytes of the matrix that are computed
-    few = 32_768 if device.type == "cuda" else 3000
-    model = shoal.learning.CostModel.measured(DEQ, x[:few], columns=given.columns)
-    cost = model.predict(given.samples, rank=1, steps=1, processes=max(size, 1))
     ways = {
-        "kept": (2 * half + 2**30, None, None),
-        "computed again": (half // 6, None, cost.look_seconds),
-        "in float32": (half // 6, torch.float32, cost.step_seconds),
+        "kept": (2 * half + 2**30, None),
+        "computed again": (half // 6, None),
+        "in float32": (half // 6, torch.float32),
     }
-    for name, (memory, precision, predicted) in ways.items():
+    for name, (memory, precision) in ways.items():
         operator = shoal.kernel_operator(DEQ, x, memory=memory, precision=precision).ntk
         took, work = seconds(operator, vectors.to(device), given.repeats)
         if not rank:
-            beside = "" if predicted is None else f", predicted {predicted:.3f} s"
             who = f"{max(size, 1)} processes, {given.samples} samples"
-            print(f"{who}, {name}: {took:.3f} s, of the first one's CPU {work:.3f} s{beside}")
+            print(f"{who}, {name}: {took:.3f} s, of the first one's CPU {work:.3f} s")
     if given.gloo:
         torch.distributed.destroy_process_group()
 

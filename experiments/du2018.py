@@ -3,6 +3,7 @@
 The paper has no experiments.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -57,11 +58,8 @@ class _Networks(Experiment):
         if kind == "fully-connected":
             return FullyConnected.du2018(self.activation, depth)
         least = min(shoal.kernels.pair_eigenvalue(self.inputs("resnet")), 1.0)
-        options = {"eigenvalue": least, "constant": self.constant}
-        residual = ResNet.du2018(self.activation, depth, **options)
-        if kind == "resnet":
-            return residual
-        return ConvResNet(self.activation, depth, residual_scale=residual.residual_scale)
+        network = ResNet if kind == "resnet" else ConvResNet
+        return network(self.activation, depth, residual_scale=self.constant * math.sqrt(least) ** 3)
 
 
 @lru_cache(maxsize=64)

@@ -616,12 +616,8 @@ def ridges() -> Any:
 def learning_curve() -> Any:
     x = points(80, 4)
     c = shoal.learning_curve(relu(), x, targets(x), sizes=[20, 40, 80], ridge=0.1, repeats=2)
-    law = shoal.learning_curve(tanh(), mixture(), n=[40, 80], ridge=0.1)
     names = ("test_error", "bias", "variance", "train_error")
-    return {
-        "samples": {name: getattr(c, name) for name in names},
-        "mixture": {name: getattr(law, name) for name in names},
-    }
+    return {"samples": {name: getattr(c, name) for name in names}}
 
 
 @call(1e-8, "n times 1e-12 of the diagonal, over small eigenvalues")
@@ -969,7 +965,7 @@ def training() -> Any:
     watch = shoal.Watch(mlp, x, y, step_size=0.02)
     optimizer = torch.optim.SGD(mlp.parameters(), lr=0.02)
     for step in range(4):
-        watch.look(step)
+        watch.record(step)
         optimizer.zero_grad()
         (0.5 * (mlp(x) - y).square().sum()).backward()
         optimizer.step()
@@ -1087,9 +1083,9 @@ def tables() -> Any:
     return {
         "csv": [table.x, table.y, list(table.classes)],
         "numpy": [binary.x, binary.y],
-        "one hot": data.one_hot(table).y,
-        "signed": data.signed_labels(table).y,
-        "unit": data.unit_norm(table).x,
+        "one hot": table.targets(2),
+        "signed": table.targets()[:, 0],
+        "unit": torch.nn.functional.normalize(table.x),
         "errors": [broken, missing],
     }
 

@@ -34,13 +34,10 @@ NEEDS = {
     "shoal.adapters.sklearn_estimators": "sklearn",
     "shoal.adapters.sklearn_kernel": "sklearn",
     "shoal.data.official": "sklearn",
-    "shoal.kernels.backends.half_precision": "triton",
-    "shoal.kernels.backends.pixel_chains": "triton",
-    "shoal.kernels.backends.pixel_fields": "triton",
-    "shoal.kernels.backends.pixel_loops": "numba",
-    "shoal.kernels.backends.pixel_tiles": "triton",
-    "shoal.kernels.backends.tiled": "triton",
-    "shoal.kernels.backends.tiled_passes": "triton",
+    "shoal.kernels.gpu.half_precision": "triton",
+    "shoal.kernels.gpu.pixels": "triton",
+    "shoal.kernels.gpu.tiles": "triton",
+    "shoal.kernels.images.loops": "numba",
 }
 
 
@@ -74,7 +71,7 @@ def test_examples_of_the_pages(page: Path, namespace: dict[str, object]) -> None
 
 LONG = (
     *("sklearn_estimators", "certificates.width", "distillation.distill"),
-    *(f"designs.{name}" for name in ("design", "patches", "result", "sphere")),
+    *(f"designs.{name}" for name in ("design", "result", "sphere")),
 )
 
 

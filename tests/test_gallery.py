@@ -24,7 +24,6 @@ SCRIPTS = sorted((ROOT / "examples").glob("*.py"))
 NOTEBOOKS = sorted((ROOT / "docs" / "gallery").glob("*.ipynb"))
 SLOW = {
     "bayesian_optimization",
-    "feasibility",
     "gaussian_process",
     "large_regression",
     "learned_variance",

@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 
 import shoal
+from shoal.activations import ReLU, Tanh
+from shoal.architectures import Cell, ImplicitArchitecture, Layers, Weights
 
 
 @dataclass(frozen=True)
-class TwoLayerLoop(shoal.architectures.ImplicitArchitecture):
+class TwoLayerLoop(ImplicitArchitecture):
     """A DEQ whose loop passes two layers, with a readout of its own scale."""
 
     first: shoal.Activation
@@ -21,23 +23,15 @@ class TwoLayerLoop(shoal.architectures.ImplicitArchitecture):
     input_variance: float = 0.8
     readout_variance: float = 2.0
 
-    def layers(self, width: int | None = None) -> shoal.architectures.Layers:  # noqa: ARG002
-        recurrent = shoal.architectures.Weights(
-            "recurrent", self.recurrent_variance, field="recurrent_variance"
-        )
-        return shoal.architectures.Layers(
+    def layers(self, width: int | None = None) -> Layers:  # noqa: ARG002
+        recurrent = Weights("recurrent", self.recurrent_variance, field="recurrent_variance")
+        return Layers(
             (
-                shoal.architectures.Cell(self.first, recurrent),
-                shoal.architectures.Cell(
-                    self.second, shoal.architectures.Weights("between"), gain=0.9
-                ),
+                Cell(self.first, recurrent),
+                Cell(self.second, Weights("between"), gain=0.9),
             ),
-            readout=shoal.architectures.Weights(
-                "readout", self.readout_variance, field="readout_variance"
-            ),
-            injection=shoal.architectures.Weights(
-                "input", self.input_variance, field="input_variance"
-            ),
+            readout=Weights("readout", self.readout_variance, field="readout_variance"),
+            injection=Weights("input", self.input_variance, field="input_variance"),
         )
 
 
@@ -48,24 +42,24 @@ class Blend(shoal.Architecture):
     activations: tuple[shoal.Activation, ...]
     part: float = 0.6
 
-    def layers(self, width: int | None = None) -> shoal.architectures.Layers:  # noqa: ARG002
+    def layers(self, width: int | None = None) -> Layers:  # noqa: ARG002
         first, *others = self.activations
-        cells = [shoal.architectures.Cell(first, shoal.architectures.Weights("entry", 1.5))]
+        cells = [Cell(first, Weights("entry", 1.5))]
         cells += [
-            shoal.architectures.Cell(
+            Cell(
                 sigma,
-                shoal.architectures.Weights(f"blend{number}"),
+                Weights(f"blend{number}"),
                 gain=self.part,
                 skip=math.sqrt(1 - self.part**2),
             )
             for number, sigma in enumerate(others, start=2)
         ]
-        return shoal.architectures.Layers(tuple(cells))
+        return Layers(tuple(cells))
 
 
 LOOP, CHAIN = (
-    TwoLayerLoop(shoal.activations.Tanh(), shoal.activations.ReLU()),
-    Blend((shoal.activations.Tanh(), shoal.activations.Tanh(), shoal.activations.Tanh())),
+    TwoLayerLoop(Tanh(), ReLU()),
+    Blend((Tanh(), Tanh(), Tanh())),
 )
 BOTH = pytest.mark.parametrize("architecture", [LOOP, CHAIN], ids=["loop", "chain"])
 
@@ -138,10 +132,6 @@ def test_kernels_are_differentiable_in_named_variances():
 @pytest.mark.thorough
 @BOTH
 def test_coefficients_equivalents_and_spectra(architecture):
-    derived = shoal.coefficients(architecture, input_norm=1.0)
-    closed = shoal.coefficients(architecture, input_norm=1.0, method="closed")
-    for name in ("gamma2", "alpha1", "alpha2", "alpha3", "kappa2", "beta1", "beta2", "beta3"):
-        assert getattr(derived, name) == pytest.approx(getattr(closed, name), rel=1e-8)
     mixture = shoal.GaussianMixture([[0.0] * 300], 1.0)
     x, labels = mixture.sample(150, seed=1)
     found = shoal.equivalent(architecture, x, labels, input_norm=1.0)
@@ -155,20 +145,17 @@ def test_coefficients_equivalents_and_spectra(architecture):
 class Offset(shoal.Architecture):
     """Two layers, the second with biases, whose variance is no field."""
 
-    activations: tuple[shoal.Activation, ...] = (shoal.activations.Tanh(), shoal.activations.ReLU())
+    activations: tuple[shoal.Activation, ...] = (Tanh(), ReLU())
 
-    def layers(self, width: int | None = None) -> shoal.architectures.Layers:  # noqa: ARG002
+    def layers(self, width: int | None = None) -> Layers:  # noqa: ARG002
         first, second = self.activations
-        biases = shoal.architectures.Weights("threshold", 0.3)
-        last = shoal.architectures.Cell(second, shoal.architectures.Weights("last"), bias=biases)
-        return shoal.architectures.Layers(
-            (shoal.architectures.Cell(first, shoal.architectures.Weights("entry")), last)
-        )
+        biases = Weights("threshold", 0.3)
+        last = Cell(second, Weights("last"), bias=biases)
+        return Layers((Cell(first, Weights("entry")), last))
 
 
-@pytest.mark.parametrize("method", ["derivatives", "closed"])
-def test_biases_of_any_name_keep_the_kernel_of_orthogonal_inputs(method):
-    c = shoal.coefficients(Offset(), input_norm=1.0, method=method)
+def test_biases_of_any_name_keep_the_kernel_of_orthogonal_inputs():
+    c = shoal.coefficients(Offset(), input_norm=1.0)
     orthogonal = shoal.kernel_function(shoal.centered(Offset(), input_norm=1.0))(1.0, 1.0, 0.0)
     assert not c.center
     assert c.ck.offset == pytest.approx(float(orthogonal.ck), rel=1e-9)
@@ -215,12 +202,15 @@ def test_networks_are_saved(architecture, tmp_path):
     assert torch.equal(same(x), net(x))
 
 
+@pytest.mark.thorough
+@pytest.mark.filterwarnings("ignore")  # PyTorch's exporter warns of itself
 def test_an_explicit_network_is_exported(tmp_path):
+    pytest.importorskip("onnxscript")
+    onnxruntime = pytest.importorskip("onnxruntime")
     net, x = network(CHAIN, 20), inputs(3)
-    shoal.export(net, tmp_path / "blend.py")
-    scope: dict[str, Any] = {"__file__": str(tmp_path / "blend.py"), "__name__": "blend"}
-    exec((tmp_path / "blend.py").read_text(), scope)
-    torch.testing.assert_close(scope["load"]()(x), net(x), rtol=1e-12, atol=1e-12)
+    shoal.export(net, tmp_path / "blend.onnx")
+    (found,) = onnxruntime.InferenceSession(tmp_path / "blend.onnx").run(None, {"x": x.numpy()})
+    torch.testing.assert_close(torch.from_numpy(found), net(x).detach(), rtol=0, atol=1e-6)
 
 
 def test_the_gain_of_a_loop_is_bounded():
@@ -249,14 +239,8 @@ class Named(shoal.Architecture):
 
     group: str
 
-    def layers(self, width: int | None = None) -> shoal.architectures.Layers:  # noqa: ARG002
-        return shoal.architectures.Layers(
-            (
-                shoal.architectures.Cell(
-                    shoal.activations.Tanh(), shoal.architectures.Weights(self.group)
-                ),
-            )
-        )
+    def layers(self, width: int | None = None) -> Layers:  # noqa: ARG002
+        return Layers((Cell(Tanh(), Weights(self.group)),))
 
 
 @pytest.mark.parametrize("group", ["forward", "spec", "training", "a.b", ""])
@@ -266,53 +250,26 @@ def test_names_that_no_parameter_can_have(group):
 
 
 BAD_PARTS = [
-    (lambda: shoal.architectures.Weights(3), TypeError, "group must be a str, got 3"),
-    (
-        lambda: shoal.architectures.Weights("w", -1.0),
-        ValueError,
-        "variance of 'w' must be >= 0, got -1",
-    ),
-    (
-        lambda: shoal.architectures.Weights("w", math.nan),
-        ValueError,
-        "variance of 'w' must be finite",
-    ),
-    (
-        lambda: shoal.architectures.Weights("w", "1"),
-        TypeError,
-        "variance of 'w' must be a real number",
-    ),
-    (
-        lambda: shoal.architectures.Weights("w", tangent=-1.0),
-        ValueError,
-        "tangent of 'w' must be >= 0",
-    ),
+    (lambda: Weights(3), TypeError, "group must be a str, got 3"),
+    (lambda: Weights("w", -1.0), ValueError, "variance of 'w' must be >= 0, got -1"),
+    (lambda: Weights("w", math.nan), ValueError, "variance of 'w' must be finite"),
+    (lambda: Weights("w", "1"), TypeError, "variance of 'w' must be a real number"),
+    (lambda: Weights("w", tangent=-1.0), ValueError, "tangent of 'w' must be >= 0"),
     (lambda: cell(activation=torch.tanh), TypeError, "activation must be an Activation"),
     (lambda: cell(weights="w"), TypeError, "weights must be a Weights, got 'w'"),
     (lambda: cell(gain=math.inf), ValueError, "gain must be finite"),
     (lambda: cell(skip="1"), TypeError, "skip must be a real number"),
     (lambda: cell(bias=0.1), TypeError, "bias must be a Weights, got 0.1"),
-    (lambda: shoal.architectures.Layers(()), ValueError, "cells must have at least one"),
-    (lambda: shoal.architectures.Layers([cell()]), TypeError, "cells must be a tuple"),
-    (lambda: shoal.architectures.Layers((1,)), TypeError, r"cells\[0\] must be a Cell, got 1"),
-    (
-        lambda: shoal.architectures.Layers((cell(),), readout=1.0),
-        TypeError,
-        "readout must be a Weights",
-    ),
-    (
-        lambda: shoal.architectures.Layers((cell(),), injection="in"),
-        TypeError,
-        "injection must be a Weights",
-    ),
+    (lambda: Layers(()), ValueError, "cells must have at least one"),
+    (lambda: Layers([cell()]), TypeError, "cells must be a tuple"),
+    (lambda: Layers((1,)), TypeError, r"cells\[0\] must be a Cell, got 1"),
+    (lambda: Layers((cell(),), readout=1.0), TypeError, "readout must be a Weights"),
+    (lambda: Layers((cell(),), injection="in"), TypeError, "injection must be a Weights"),
 ]
 
 
-def cell(**changes: Any) -> shoal.architectures.Cell:
-    return shoal.architectures.Cell(
-        **{"activation": shoal.activations.Tanh(), "weights": shoal.architectures.Weights("w")}
-        | changes
-    )
+def cell(**changes: Any) -> Cell:
+    return Cell(**{"activation": Tanh(), "weights": Weights("w")} | changes)
 
 
 @pytest.mark.parametrize(("make", "error", "message"), BAD_PARTS)
@@ -330,11 +287,9 @@ def test_groups_are_named_once():
 class ExplicitLoop(shoal.Architecture):
     """A loop that does not say so."""
 
-    def layers(self, width: int | None = None) -> shoal.architectures.Layers:  # noqa: ARG002
-        cell = shoal.architectures.Cell(
-            shoal.activations.Tanh(), shoal.architectures.Weights("recurrent", 0.1)
-        )
-        return shoal.architectures.Layers((cell,), injection=shoal.architectures.Weights("input"))
+    def layers(self, width: int | None = None) -> Layers:  # noqa: ARG002
+        cell = Cell(Tanh(), Weights("recurrent", 0.1))
+        return Layers((cell,), injection=Weights("input"))
 
 
 def test_loops_are_implicit_architectures():
@@ -349,11 +304,9 @@ class Scaled(shoal.Architecture):
     name: str = "variance"
     variance: float = 0.5
 
-    def layers(self, width: int | None = None) -> shoal.architectures.Layers:  # noqa: ARG002
-        weights = shoal.architectures.Weights("entry", 2 * self.variance, field=self.name)
-        return shoal.architectures.Layers(
-            (shoal.architectures.Cell(shoal.activations.Tanh(), weights),)
-        )
+    def layers(self, width: int | None = None) -> Layers:  # noqa: ARG002
+        weights = Weights("entry", 2 * self.variance, field=self.name)
+        return Layers((Cell(Tanh(), weights),))
 
 
 @pytest.mark.parametrize("name", ["variance", "nothing"])

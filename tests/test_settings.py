@@ -202,3 +202,55 @@ def test_build_keeps_to_the_default_dtype_and_device() -> None:
     with torch.device("meta"), default_dtype(torch.float64):
         net = shoal.build(DEQ, in_features=12, width=16)
     assert {(p.device.type, p.dtype) for p in net.parameters()} == {("meta", torch.float64)}
+
+
+def relaid(x: Tensor, layout: str) -> Tensor:
+    """The same numbers, elsewhere in memory."""
+    if layout == "transposed":
+        return x.mT.contiguous().mT
+    if layout == "strided":
+        wide = x.new_zeros(*x.shape[:-1], 2 * x.shape[-1])
+        wide[..., ::2] = x
+        return wide[..., ::2]
+    flat = x.new_zeros(x.numel() + 1)
+    flat[1:] = x.flatten()
+    return flat[1:].view(x.shape)  # at an odd offset
+
+
+@pytest.mark.parametrize("layout", ["transposed", "strided", "offset"])
+@pytest.mark.parametrize("batch", [(), (2, 1)])
+@pytest.mark.parametrize(("dtype", "error"), [(torch.float32, 2e-6), (torch.float64, 1e-11)])
+def test_layouts_do_not_matter(
+    layout: str, batch: tuple[int, ...], dtype: torch.dtype, error: float
+) -> None:
+    x = normals(*batch, 6, 9)
+    x = torch.cat([x, -x], dim=-2)  # of mean zero and one norm, as equivalents assume
+    x = torch.nn.functional.normalize(x, dim=-1).to(dtype)
+
+    def results(x: Tensor) -> list[Tensor]:
+        rows = x[(0,) * len(batch)]
+        fit = shoal.kernel_regression(RELU, rows, rows[:, 0], ridge=0.5)
+        return [
+            *shoal.kernel(RELU, x),
+            *shoal.kernel(RELU, x, x[..., :2, :]),
+            *shoal.kernel(RELU, x, x.flip(-2), diag=True),
+            shoal.kernel_operator(RELU, rows).ntk @ rows,
+            shoal.equivalent(RELU, rows).ck.to_dense(),
+            fit.coefficients,
+        ]
+
+    for found, wanted in zip(results(relaid(x, layout)), results(x.double()), strict=True):
+        assert found.dtype == dtype
+        assert float((found.double() - wanted).abs().max()) <= error * float(wanted.abs().max())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_for_duals_alone(dtype: torch.dtype) -> None:
+    x = normals(6, 3).square().to(dtype)
+    with pytest.raises(TypeError, match=r"must be float32 or float64, got torch\."):
+        shoal.kernel(RELU, x)
+    a, b, c = (x + 0.5)[:, 0], (x + 0.5)[:, 1], 0.4 * x[:, 2]
+    found = shoal.gaussian.dual(shoal.activations.Erf(), a, b, c)
+    assert found.dtype == dtype
+    wide = shoal.gaussian.dual(shoal.activations.Erf(), a.double(), b.double(), c.double())
+    torch.testing.assert_close(found.double(), wide, rtol=1e-2, atol=1e-2)

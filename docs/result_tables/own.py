@@ -146,7 +146,6 @@ def regression() -> Iterator[Row]:
         "diagonal": "diagonal",
         "equivalent": "equivalent",
         "nystrom": "Nyström, 2000",
-        "combined": "combined, 2000",
     }
     datasets = {
         "mnist": "MNIST",

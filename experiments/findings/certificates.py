@@ -13,6 +13,7 @@ from experiments.experiment import Experiment, Result, by_point, experiment, gri
 from experiments.monitored import kept, run_arrays
 from experiments.samples import on_sphere
 from experiments.statistics import curve
+from experiments.theorem_widths import theorem_widths
 from shoal.networks import EquilibriumNetwork
 
 _STATUS = {"not established": 0.0, "holds at the measured values": 1.0, "proved": 2.0}
@@ -181,15 +182,14 @@ class RequiredWidths(Experiment):
         if point["network"] == "implicit":
             architecture, x = shoal.ImplicitNetwork(self.gamma), x / math.sqrt(self.features)
         options = {"largest_width": self.largest_width, "seeds": self.seeds}
-        options["readout_scale"] = readout_scale
-        found = shoal.certificates.required_width(architecture, x, label * _signs(n), **options)
-        widths = {
-            kind: min((w for t, w in found.theorems.items() if t.endswith(end)), default=math.inf)
-            for kind in ("flow", "descent")
-            for end in [f"(corrected), gradient {kind}"]
-        }
+        y = label * _signs(n)
+        found = shoal.certificates.required_width(
+            architecture, x, y, readout_scale=readout_scale, **options
+        )
         tried = {"certificate": found.certified, "experience": found.empirical}
-        return widths | {name: math.nan if w is None else float(w) for name, w in tried.items()}
+        return theorem_widths(architecture, x, y, readout_scale) | {
+            name: math.nan if w is None else float(w) for name, w in tried.items()
+        }
 
     def summarize(self, results):
         """The widths that exist, by network, setting and number of points."""

@@ -18,7 +18,6 @@ _TITLES = {
     "none": "no preconditioner",
     "diagonal": "diagonal",
     "equivalent": "equivalent",
-    "combined": "equivalent and Nyström",
     "nystrom": "Nyström",
 }
 _WARM = 512  # samples of a first regression, by which nothing is set up while time is measured
@@ -89,13 +88,11 @@ class Regression(Experiment):
         if point["solver"] == "cholesky":
             method = shoal.learning.Cholesky(tolerance=self.tolerance)
         else:
-            nystrom = {"rank": self.rank, "seed": seed}
             preconditioner = {
                 "none": None,
                 "diagonal": shoal.learning.DiagonalPreconditioner(),
                 "equivalent": shoal.learning.EquivalentPreconditioner(labels),
-                "combined": shoal.learning.CombinedPreconditioner(labels=labels, **nystrom),
-                "nystrom": shoal.learning.Nystrom(**nystrom),
+                "nystrom": shoal.learning.Nystrom(self.rank, seed=seed),
             }[point["solver"]]
             options = {"tolerance": self.tolerance, "max_steps": self.max_steps}
             method = shoal.learning.ConjugateGradients(preconditioner, **options)

@@ -53,7 +53,7 @@ if TYPE_CHECKING:  # from the modules that define them, which mypy would take fo
     from shoal.learning import gradient_flow, kernel_regression, learning_curve
     from shoal.networks import GainConstraint, MonotoneCell, export, load, save
     from shoal.networks.build import build
-    from shoal.networks.ntk.empirical_kernel import empirical_kernel
+    from shoal.networks.empirical_kernel import empirical_kernel
     from shoal.training import TrainingError, Watch
     from shoal.training.train import train
 

@@ -40,7 +40,7 @@ class Quiet(Activation):
 
 @dataclass(frozen=True)
 class Known(Quiet):
-    """erf(rx), with its dual, its bounds and its source."""
+    """erf(rx), with its dual and its bounds."""
 
     def closed_form(self):
         return ArcSine(self.rate)
@@ -50,9 +50,6 @@ class Known(Quiet):
         slope = 2 / math.sqrt(math.pi) * self.rate
         curvature = self.rate**2 * math.sqrt(8 / (math.pi * math.e))
         return Smoothness(slope * up, kinks=(), jump=0.0, curvature=curvature * up)
-
-    def source(self, program):  # noqa: ARG002
-        return f"torch.erf({self.rate!r} * x)"
 
 
 class Softsign(Activation):

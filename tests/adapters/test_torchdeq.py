@@ -51,8 +51,8 @@ def results(module, *, pair=False, solver_kwargs=None, training=True, **options)
     if not training:
         return flat, [], info
     loss = sum((index + 1) * state.sin().sum() for index, state in enumerate(flat))
-    tensors = (x, cell.recurrent.weight, cell.recurrent.bias)
-    return flat, torch.autograd.grad(loss, tensors), info
+    loss.backward()
+    return flat, (x.grad, cell.recurrent.weight.grad, cell.recurrent.bias.grad), info
 
 
 def check_agreement(theirs, tolerance=1e-8, **options):
@@ -130,13 +130,6 @@ def test_a_solver_of_shoal_and_arguments_of_a_program():
     copy.deepcopy(deq)
 
 
-def test_spectral_radius():
-    weight = torch.tensor([[0.1, -0.6], [0.6, 0.1]], dtype=torch.float64)  # a pair, complex
-    deq = ours.get_deq().eval()
-    _, info = deq(lambda z: z @ weight, torch.ones(2, 2, dtype=torch.float64), sradius_mode=True)
-    assert info["sradius"].tolist() == pytest.approx([(0.01 + 0.36) ** 0.5] * 2, rel=1e-6)
-
-
 def test_failures_are_told_once_and_counted():
     deq = ours.get_deq(f_max_iter=3, f_tol=1e-8)
     start = torch.ones(2, 1, dtype=torch.float64)
@@ -187,39 +180,25 @@ START = torch.ones(2, 1)
     [
         (lambda: ours.get_deq(f_tolerance=1), TypeError, "no option 'f_tolerance'; it has b_max"),
         (lambda: ours.get_deq(3), TypeError, "args must be a namespace"),
-        (lambda: ours.get_deq(core="sliding"), ValueError, "core must be one of"),
+        (lambda: ours.get_deq(core="indexing"), ValueError, "core must be 'sliced', torchdeq's"),
+        (lambda: ours.get_deq(n_states=2), ValueError, "n_states must be 1"),
+        (lambda: ours.get_deq({"sup_loc": [3]}), ValueError, r"sup_loc must be \[\]"),
         (lambda: ours.get_deq(f_solver="newton"), ValueError, "f_solver must be one of"),
-        (
-            lambda: ours.get_deq(f_solver="simple_fixed_point_iter"),
-            ValueError,
-            "use 'fixed_point_iter'",
-        ),
         (lambda: ours.get_deq(b_stop_mode="max"), ValueError, "b_stop_mode must be one of"),
         (lambda: ours.get_deq(grad=0), ValueError, "grad must be"),
-        (lambda: ours.get_deq(grad=[1, 2]), ValueError, "one for each state"),
-        (lambda: ours.get_deq(indexing=[5, 2]), ValueError, "indexing must be"),
-        (lambda: ours.get_deq(indexing=[100]), ValueError, r"below f_max_iter = 40, got \[100\]"),
-        (
-            lambda: ours.get_deq(core="indexing", n_states=2, f_solver="anderson"),
-            ValueError,
-            "use core='sliced'",
-        ),
+        (lambda: ours.get_deq(grad=[1, 2]), TypeError, "grad must be an integer"),
         (
             lambda: ours.get_deq()(torch.cos, START, backward_writer=print),
             ValueError,
-            "deq.log.backward",
+            "backward_writer must be None",
         ),
         (
             lambda: ours.get_deq()(torch.cos, START, {"return_final": True}),
             ValueError,
-            "return_final=False, got return_final=True",
+            "return_final must be False",
         ),
-        (lambda: ours.get_deq()(torch.cos, START)[1]["abs_trace"], KeyError, "not recorded"),
-        (lambda: ours.get_deq()(torch.cos, START)[1]["other"], KeyError, "other"),
-        (lambda: ours.mem_gc, ImportError, r"use torch\.utils\.checkpoint"),
-        (lambda: ours.VariationalDropout2d, ImportError, r"use torch\.nn\.Dropout"),
-        (lambda: ours.unknown, AttributeError, "unknown"),
-        (lambda: ours.apply_norm(Cell(), "spectral_norm"), ValueError, "GainConstraint"),
+        (lambda: ours.get_deq()(torch.cos, START, {"m": 3}), ValueError, r"got \['m'\]"),
+        (lambda: ours.apply_norm(Cell(), "spectral_norm"), ValueError, "norm_type must be one"),
         (
             lambda: ours.apply_norm(Cell(), args=argparse.Namespace(norm_clip=True)),
             ValueError,

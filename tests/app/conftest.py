@@ -6,8 +6,8 @@ import pytest
 
 import shoal
 from shoal.app.inputs import load_inputs
-from shoal.app.report import Analysis, find
-from shoal.app.sections import SECTIONS, Subject
+from shoal.app.report import SECTIONS, Analysis, find
+from shoal.app.sections import Subject
 
 
 @pytest.fixture(autouse=True)

@@ -10,11 +10,9 @@ from sklearn import datasets
 
 import shoal
 from shoal.app.inputs import Inputs, load_inputs
+from shoal.app.kernel_sections import DESIGN, EQUIVALENTS, KERNELS, SPECTRUM
 from shoal.app.report import find
 from shoal.app.sections import Section, Subject
-from shoal.app.sections.designs import DESIGN
-from shoal.app.sections.kernels import EQUIVALENTS, KERNELS
-from shoal.app.sections.spectra import SPECTRUM
 
 RELU = shoal.DEQ(shoal.activations.ReLU(), 0.2, 0.8)  # whose kernels need no set-up
 TANH = shoal.DEQ(shoal.activations.Tanh(), 0.2, 0.8)
@@ -154,7 +152,7 @@ def test_what_the_data_contradict_is_told() -> None:
     assert far.startswith("The equivalent is ")
     assert spread.startswith("The squared norms of x vary by 131%")
     (hill,) = warnings(SPECTRUM, table("wine"), TANH)
-    assert hill.startswith("Of the eigenvalues 31% (CK), 33% (NTK) are within a factor of 2")
+    assert hill.startswith("Only 31% (CK), 33% (NTK) of the eigenvalues are within a factor of 2")
     found = find(DESIGN, Subject(TANH, table("breast_cancer", standardize=False, n=100)))
     assert found.numbers["ntk_moments"]["gap"] > 0.05
     marks = {row.quantity: row.holds for row in found.rows if row.holds is not None}

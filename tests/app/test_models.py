@@ -59,7 +59,7 @@ def test_labels_beside_the_inputs_are_left_out() -> None:
 
 def test_the_weights_of_a_model_of_ones_own(net: torch.nn.Module) -> None:
     arguments = ("--data", "x.npy", "-n", "5", "--json")
-    found = json.loads(run("diagnose", "weights.pt", "--model", "net.py:Net", *arguments).stdout)
+    found = json.loads(run("diagnose", "weights.pt", "--code", "net.py:Net", *arguments).stdout)
     z = torch.zeros(5, 6)
     x = torch.from_numpy(np.load("x.npy")[:5]).float()
     for _ in range(100):
@@ -81,7 +81,7 @@ def test_no_code_of_a_file_is_run() -> None:
     Path("evil.pickle").write_bytes(pickle.dumps(Evil(), protocol=2))
     for name in ("evil.pt", "evil.pickle"):
         run("diagnose", name, "--data", "x.npy", code=2)
-        result = run("diagnose", name, "--model", "net.py:Net", "--data", "x.npy", code=2)
+        result = run("diagnose", name, "--code", "net.py:Net", "--data", "x.npy", code=2)
         assert "must hold a state dictionary" in result.output
     assert not Path("ran").exists()
 
@@ -89,7 +89,7 @@ def test_no_code_of_a_file_is_run() -> None:
 def test_models_without_an_equilibrium_have_an_exit_code() -> None:
     drifting = NET.replace("torch.tanh(self.recurrent(z) / 2 + self.input(x))", "z + 1")
     Path("drifting.py").write_text(drifting)
-    arguments = ("--model", "drifting.py:Net", "--data", "x.npy", "-n", "20", "--steps", "60")
+    arguments = ("--code", "drifting.py:Net", "--data", "x.npy", "-n", "20", "--steps", "60")
     result = run("diagnose", "weights.pt", *arguments, code=3)
     assert "drifts: 20" in result.output
     assert "No equilibrium was found for 20 of 20 samples" in result.output

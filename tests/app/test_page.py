@@ -1,24 +1,17 @@
 """The report: a page that is well-formed, complete, and refers to nothing outside of itself."""
 
 import base64
-import json
 import re
-import signal
-import subprocess
-import sys
-import time
 from collections import Counter
 from dataclasses import replace
 from html.parser import HTMLParser
-from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-import numpy as np
 import pytest
 
-from shoal.app.report import Analysis, document, find, render, verdict
-from shoal.app.sections import SECTIONS, Findings, Section, Subject
+from shoal.app.report import SECTIONS, Analysis, document, find, render, verdict
+from shoal.app.sections import Findings, Section, Subject
 from shoal.diagnosis.words import Row
 
 EVIL = '<script>alert("x")</script>&'
@@ -122,10 +115,10 @@ def test_the_answer_is_two_sentences_at_the_top(digits: Subject) -> None:
     )
     first, second = verdict(numbers)
     assert first == (
-        "The network settles to one equilibrium for every input, and gets 99.2% of new samples "
-        "right."
+        "The network converges to one equilibrium for every input, and classifies 99.2% of new "
+        "samples correctly."
     )
-    assert second.startswith("Nothing shows that these data need its loop")
+    assert second.startswith("No evidence that the loop helps on this data")
     page = render(digits, numbers, "")
     assert page.index(first) < page.index(second) < page.index("<section")
     assert document(digits, numbers)["verdict"] == [first, second]
@@ -135,9 +128,9 @@ def test_the_answer_is_two_sentences_at_the_top(digits: Subject) -> None:
 @pytest.mark.parametrize(
     ("naive", "tested", "words"),
     [
-        (0.90, 40, "Nothing shows"),  # eight points of 40 samples are chance
+        (0.90, 40, "No evidence"),  # eight points of 40 samples are chance
         (0.90, 4000, "The loop can be replaced: one hidden layer"),
-        (0.99, 4000, "Nothing shows"),
+        (0.99, 4000, "No evidence"),
     ],
 )
 def test_a_loop_is_worth_what_chance_does_not_explain(
@@ -148,7 +141,8 @@ def test_a_loop_is_worth_what_chance_does_not_explain(
 
 
 @pytest.mark.parametrize(
-    ("gain", "words"), [(1.5, "no guarantee that it settles"), (2.5, "nor that its kernel exists")]
+    ("gain", "words"),
+    [(1.5, "no guarantee that it converges"), (2.5, "nor that its kernel exists")],
 )
 def test_missing_guarantees_are_said(gain: float, words: str) -> None:
     assert words in verdict(found(well_posedness=settled(gain)))[0]
@@ -161,25 +155,3 @@ def test_a_section_that_fails_is_named(digits: Subject) -> None:
     section = Section("a", "A", fail)
     assert find(section, digits).error == "ZeroDivisionError: division by zero"
     assert "division by zero" in render(digits, {section: find(section, digits)}, "")
-
-
-@pytest.mark.thorough
-def test_whoever_kills_it_finds_whole_files(tmp_path: Path) -> None:
-    """Each file is that of the first run, or of the second one, and readable."""
-    np.save("x.npy", np.random.default_rng(0).normal(size=(20, 3)))
-    options = ["--activation", "relu", "--only", "kernels", "--output", "o"]
-    command = [sys.executable, "-m", "shoal", "analyze", "x.npy", *options]
-    begin = time.monotonic()
-    subprocess.run(command, check=True, capture_output=True)
-    took = time.monotonic() - begin
-    draw = np.random.default_rng(1)
-    for _ in range(8):
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        time.sleep(took * draw.uniform(0.6, 1.0))
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        folder = tmp_path / "o"
-        assert json.loads((folder / "analysis.json").read_text())["data"]["samples"] == 20
-        assert (folder / "report.html").read_text().endswith("</html>")
-        ElementTree.parse(folder / "analysis.svg")
-        assert (folder / "analysis.png").read_bytes().endswith(b"IEND\xaeB`\x82")

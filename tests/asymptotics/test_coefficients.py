@@ -1,12 +1,10 @@
-"""Coefficients against mpmath, finite differences, deep networks, and between the two methods."""
+"""Coefficients against closed forms, mpmath, finite differences and deep networks."""
 
 from itertools import chain, combinations
 
 import mpmath
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from reference import BUILT_IN
 
 from shoal import (
@@ -15,6 +13,7 @@ from shoal import (
     ConvResNet,
     FullyConnected,
     ImplicitNetwork,
+    ResNet,
     coefficients,
     kernel_function,
 )
@@ -24,94 +23,54 @@ from shoal.activations import (
     Cosine,
     Erf,
     HardTanh,
-    Hermite,
-    Identity,
     LeakyReLU,
     ReLU,
-    Sine,
+    Softplus,
     Tanh,
 )
+from shoal.asymptotics.plain import deq_coefficients, layer_coefficients
 
-KERNEL = {"gamma2", "alpha1", "alpha2", "alpha3", "ck_offset", "ck_slope", "ck_bend"}
-NTK = {"kappa2", "beta1", "beta2", "beta3", "ntk_offset", "ntk_slope", "ntk_bend"}
-NUMBERS = sorted({"tau", "shift", "alpha4"} | KERNEL | NTK)
-POWERS = {"1": 2, "2": 4, "3": 4, "slope": 2, "bend": 4, "offset": 0}
+NAMES = ("gamma2", "alpha1", "alpha2", "alpha3")
 
 
-def subsets(groups):
-    """Of groups that are trained; each is thorough, but for all groups."""
-    some = chain.from_iterable(combinations(groups, k) for k in range(1, len(groups)))
-    return [*(pytest.param(chosen, marks=pytest.mark.thorough) for chosen in some), groups]
+def assert_agree(found, expected, norm, tolerance=1e-12):
+    """Each coefficient, relative to itself, or to a thousandth of its natural size if it is less.
 
-
-def size(c, name):
-    """The natural size of a coefficient: the diagonal over powers of the norm."""
-    if name in ("tau", "shift", "alpha4", "gamma2", "kappa2"):
-        return 0.0
-    power = POWERS[name.rsplit("_", 1)[-1] if "_" in name else name[-1]]
-    return (c.gamma2 if name in KERNEL else c.kappa2) / c.input_norm**power
-
-
-def assert_agree(found, expected, tolerance=1e-11):
-    for name in NUMBERS:
+    The natural size is that of the diagonal over powers of the norm.
+    """
+    for name, power in zip(NAMES, (0, 2, 4, 4), strict=True):
         x, y = getattr(found, name), getattr(expected, name)
-        assert abs(x - y) <= tolerance * max(abs(y), 1e-3 * size(expected, name)), name
+        assert abs(x - y) <= tolerance * max(abs(y), 1e-3 * expected.gamma2 / norm**power), name
 
 
-def by_both(architecture, **options):
-    found = coefficients(architecture, **options)
-    assert_agree(found, coefficients(architecture, **options, method="closed"))
-    return found
-
-
-@pytest.mark.thorough("-False", "ELU", "HardTanh", "Sigmoid", "Swish", "Softplus")
-@pytest.mark.parametrize("center", [True, False])
+@pytest.mark.thorough("ELU", "HardTanh", "Sigmoid", "Swish", "Softplus")
 @pytest.mark.parametrize("name", BUILT_IN)
-def test_derivatives_are_closed_forms(name, center):
-    by_both(DEQ(BUILT_IN[name], 0.25, 0.7), input_norm=1.1, center=center)
-
-
-@pytest.mark.parametrize("center", [True, False])
-@pytest.mark.parametrize("name", ["ReLU", "HardTanh", "GELU", "Sine", "HermiteSeries"])
-def test_derivatives_are_closed_forms_in_two_layers(name, center):
-    by_both(FullyConnected([BUILT_IN[name], Erf()]), input_norm=0.9, center=center)
-
-
-@pytest.mark.parametrize("center", [True, pytest.param(False, marks=pytest.mark.thorough)])
-@pytest.mark.parametrize("trainable", subsets(("readout", "recurrent", "input")))
-def test_all_trained_groups_of_a_deq(trainable, center):
-    for phi in (ReLU(), Cosine()):
-        by_both(DEQ(phi, 0.4, 0.9), input_norm=1.3, trainable=trainable, center=center)
-        standard = DEQ(phi, 0.4, 0.9, parametrization="standard")
-        if trainable != ("input",):  # of which nothing is left in the limit
-            by_both(standard, input_norm=1.3, trainable=trainable, center=center)
-        by_both(standard, input_norm=1.3, trainable=trainable, center=center, width=17)
-
-
-@pytest.mark.parametrize("trainable", subsets(("readout", "layer1", "layer2", "layer3")))
-def test_all_trained_groups_of_a_fully_connected_network(trainable):
-    activations = [LeakyReLU(0.2), Erf(), Cosine()]
-    by_both(FullyConnected(activations), input_norm=0.8, trainable=trainable, center=False)
-    by_both(FullyConnected(activations, normalized=True), input_norm=0.8, trainable=trainable)
-
-
-def test_the_network_of_du_2018():
-    found = by_both(FullyConnected.du2018(ELU(0.5), depth=2), input_norm=1.0)
-    assert found.trainable == {"layer1", "layer2"}
-
-
-@pytest.mark.thorough
-@settings(max_examples=8, deadline=None)
-@given(
-    st.floats(0.0, 0.95),
-    st.floats(0.05, 3.0),
-    st.floats(0.05, 20.0),
-    st.sampled_from([ReLU(), LeakyReLU(-0.4), Erf(), Sine(), Identity(), Hermite((0.3, 0.2))]),
-    st.booleans(),
+@pytest.mark.parametrize(
+    ("recurrent", "injected", "norm"), [(0.237, 0.713, 1.093), (0.83, 0.11, 3.7)]
 )
-def test_all_variances_and_norms(recurrent, injection, input_norm, phi, center):
-    gain = min(1.0, 1 / phi.lipschitz**2)
-    by_both(DEQ(phi, recurrent * gain, injection), input_norm=input_norm, center=center)
+def test_a_deq_has_its_closed_forms(name, recurrent, injected, norm):
+    phi = BUILT_IN[name]
+    recurrent = recurrent * min(1.0, 1 / phi.lipschitz**2)
+    c = coefficients(DEQ(phi, recurrent, injected), input_norm=norm)
+    ck, ntk, tau, alpha4 = deq_coefficients(phi, recurrent, injected, norm, frozen_input=False)
+    assert_agree(c.ck, ck, norm)
+    assert_agree(c.ntk, ntk, norm)
+    assert (c.tau, c.alpha4) == pytest.approx((tau, alpha4), rel=1e-12)
+    some = coefficients(
+        DEQ(phi, recurrent, injected), input_norm=norm, trainable={"readout", "recurrent"}
+    )
+    frozen = deq_coefficients(phi, recurrent, injected, norm, frozen_input=True)[1]
+    assert_agree(some.ntk, frozen, norm)
+
+
+@pytest.mark.parametrize("name", ["ReLU", "HardTanh", "GELU", "Sine", "HermiteSeries"])
+def test_layers_have_their_closed_forms(name):
+    for others in ([], [Erf()], [Erf(), BUILT_IN[name]]):
+        activations = [BUILT_IN[name], *others]
+        c = coefficients(FullyConnected(activations), input_norm=0.871)
+        ck, ntk = layer_coefficients(activations, 0.871)
+        assert_agree(c.ck, ck, 0.871)
+        assert_agree(c.ntk, ntk, 0.871)
 
 
 # mpmath's own moments: φ piece by piece, and c_k = E[φ(τξ) h_k(ξ)] for distributional derivatives
@@ -182,11 +141,17 @@ def test_against_mpmath_and_not_as_printed(name):
         assert abs(getattr(found, key) / float(value) - 1) > 0.02, key
 
 
-@pytest.mark.parametrize("center", [True, False])
-@pytest.mark.parametrize("phi", [ReLU(), HardTanh(), Cosine()])
-def test_finite_differences_of_the_kernel_function(phi, center):
-    c = coefficients(DEQ(phi, 0.3, 0.8), input_norm=1.2, center=center)
-    f, p, h = kernel_function(c.architecture), 1.2**2, 1e-3
+def subsets(groups):
+    """Of groups that are trained; each is thorough, but for all groups."""
+    some = chain.from_iterable(combinations(groups, k) for k in range(1, len(groups)))
+    return [*(pytest.param(chosen, marks=pytest.mark.thorough) for chosen in some), groups]
+
+
+def assert_differences(architecture, norm, **options):
+    """All coefficients by differences of the kernel function."""
+    c = coefficients(architecture, input_norm=norm, **options)
+    options.pop("center", None)
+    f, p, h = kernel_function(c.architecture, **options), norm**2, 1e-3 * norm**2
 
     def k(i, j, l):  # noqa: E741
         return torch.stack(list(f(p + h * i, p + h * j, h * l)))
@@ -200,8 +165,38 @@ def test_finite_differences_of_the_kernel_function(phi, center):
         [c.ck_offset, c.ck_slope, c.ck_bend, c.alpha1, c.alpha2, c.alpha3],
         [c.ntk_offset, c.ntk_slope, c.ntk_bend, c.beta1, c.beta2, c.beta3],
     ], dtype=torch.float64).T  # fmt: skip
-    assert (found - expected).abs().max() < 1e-6
+    powers = torch.tensor([0, 2, 4, 2, 4, 4], dtype=torch.float64)[:, None]
+    assert ((found - expected) * norm**powers).abs().max() < 3e-6 * max(c.gamma2, c.kappa2)
     assert (c.gamma2, c.kappa2) == pytest.approx([float(t) for t in f(p, p, p)], rel=1e-12)
+
+
+@pytest.mark.parametrize("center", [True, False])
+@pytest.mark.parametrize("trainable", subsets(("readout", "recurrent", "input")))
+def test_all_trained_groups_of_a_deq(trainable, center):
+    for phi in (ReLU(), Cosine()):
+        for deq in (DEQ(phi, 0.4, 0.9), DEQ(phi, 0.4, 0.9, parametrization="standard")):
+            width = {"width": 17} if deq.width_matters else {}
+            assert_differences(deq, 1.3, trainable=trainable, center=center, **width)
+
+
+@pytest.mark.parametrize(
+    "architecture",
+    [
+        FullyConnected([LeakyReLU(0.2), Erf(), Cosine()], normalized=True),
+        FullyConnected.du2018(ELU(0.5), depth=2),
+        ResNet(Softplus(), 3, residual_scale=1.5),
+        DEQ((Tanh(), ReLU()), 0.3, 0.8, hidden_variances=(0.7,)),
+        DEQ(HardTanh(), 0.3, 0.8, bias_variance=0.3),
+    ],
+    ids=lambda a: type(a).__name__,
+)
+def test_other_architectures_by_differences(architecture):
+    for center in (True, False):
+        assert_differences(architecture, 1.1, center=center)
+
+
+def test_an_implicit_network_by_differences():
+    assert_differences(ImplicitNetwork(0.4), 1.2, center=False)
 
 
 def test_a_deq_is_infinitely_deep():
@@ -225,14 +220,6 @@ def test_a_deq_is_infinitely_deep():
     )
 
 
-def test_a_deq_without_recurrence_is_a_layer():
-    deq = coefficients(DEQ(ReLU(), 0.0, 1.0), input_norm=1.4, trainable={"readout", "input"})
-    layer = coefficients(FullyConnected([ReLU()]), input_norm=1.4)
-    for name in NUMBERS:
-        if name != "alpha4":  # of the hidden units' arguments, and of their values
-            assert getattr(deq, name) == pytest.approx(getattr(layer, name), rel=1e-13), name
-
-
 def test_the_printed_recursion_of_theorem_3_8_is_not_it():
     """α̃₄ and α̃₁ enter squared, and α̃₄ has a ½."""
     c = coefficients(FullyConnected([LeakyReLU(0.2), LeakyReLU(0.2)]), input_norm=1.0)
@@ -245,14 +232,6 @@ def test_the_printed_recursion_of_theorem_3_8_is_not_it():
     assert abs(c.alpha3 / (m1**2 * m2[0] ** 2 / 2 + m2[1] ** 2 * m1**2 / 2) - 1) > 0.05
 
 
-def test_fully_trained():
-    """Θ = G + Λ E/(1 - σ_a² E), so β₁ = α₁ + ℓ m₁²/s."""
-    c = coefficients(DEQ(Tanh(), 0.3, 0.8), input_norm=1.0)
-    ell = 0.3 * c.alpha1 + 0.8
-    first = c.alpha1 / ell  # m₁²
-    assert c.beta1 == pytest.approx(c.alpha1 + ell * first / (1 - 0.3 * first), rel=1e-12)
-
-
 def test_it_prints_and_names_what_is_trained():
     c = coefficients(DEQ(ReLU(), 0.2, 0.8), input_norm=1.0, trainable={"readout"})
     assert "trained: readout" in str(c)
@@ -262,37 +241,24 @@ def test_it_prints_and_names_what_is_trained():
     assert isinstance(c.architecture.activation, Affine)
 
 
-@pytest.mark.parametrize("input_norm", [0.0, -1.0, float("nan"), float("inf")])
-def test_norms_must_be_positive(input_norm):
-    with pytest.raises(ValueError, match="input_norm must be"):
-        coefficients(DEQ(ReLU(), 0.2, 0.8), input_norm=input_norm)
-
-
-def test_bad_arguments():
-    deq = DEQ(ReLU(), 0.2, 0.8)
-    with pytest.raises(TypeError, match="input_norm must be a real number"):
-        coefficients(deq, input_norm="1")
-    with pytest.raises(ValueError, match="method must be one of"):
-        coefficients(deq, input_norm=1.0, method="printed")
-    with pytest.raises(TypeError, match="center must be True or False"):
-        coefficients(deq, input_norm=1.0, center=1)
-    with pytest.raises(TypeError, match="must be an Architecture"):
-        coefficients(ReLU(), input_norm=1.0)
-    with pytest.raises(TypeError, match="kernels of a ConvResNet are no functions"):
-        coefficients(ConvResNet(ReLU(), depth=2), input_norm=1.0)
-    with pytest.raises(TypeError, match=r"cannot be centered.*center=False"):
-        coefficients(ImplicitNetwork(gamma=0.3), input_norm=1.0)
-    with pytest.raises(ValueError, match="trainable must be chosen"):
-        coefficients(deq, input_norm=1.0, trainable={"layer1"})
-    with pytest.raises(ValueError, match="width has no meaning"):
-        coefficients(deq, input_norm=1.0, width=5)
-    with pytest.raises(ValueError, match="input_variance must be > 0"):
-        coefficients(DEQ(ReLU(), 0.2, 0.0), input_norm=1.0, center=False)
-
-
-@pytest.mark.thorough("derivatives")
-@pytest.mark.parametrize("method", ["derivatives", "closed"])
-def test_no_ntk_no_coefficients(method):
-    """σ_a² E[φ'²] = 2.1/2 for ReLU, although the centered variance converges."""
-    with pytest.raises(ConvergenceError, match="must be below 1"):
-        coefficients(DEQ(ReLU(), 2.1, 0.8), input_norm=1.0, method=method)
+@pytest.mark.parametrize(
+    ("architecture", "options", "error", "message"),
+    [
+        (DEQ(ReLU(), 0.2, 0.8), {"input_norm": 0.0}, ValueError, "input_norm must be > 0"),
+        (DEQ(ReLU(), 0.2, 0.8), {"input_norm": float("nan")}, ValueError, "input_norm must be"),
+        (DEQ(ReLU(), 0.2, 0.8), {"input_norm": 1e9}, ValueError, "input_norm must be"),
+        (DEQ(ReLU(), 0.2, 0.8), {"input_norm": "1"}, TypeError, "input_norm must be a real number"),
+        (DEQ(ReLU(), 0.2, 0.8), {"center": 1}, TypeError, "center must be True or False"),
+        (DEQ(ReLU(), 0.2, 0.8), {"trainable": {"layer1"}}, ValueError, "trainable must be chosen"),
+        (DEQ(ReLU(), 0.2, 0.8), {"width": 5}, ValueError, "width has no meaning"),
+        (DEQ(ReLU(), 0.2, 0.0), {"center": False}, ValueError, "input_variance must be > 0"),
+        (ReLU(), {}, TypeError, "must be an Architecture"),
+        (ConvResNet(ReLU(), depth=2), {}, TypeError, "kernels of a ConvResNet are no functions"),
+        (ImplicitNetwork(gamma=0.3), {}, TypeError, r"cannot be centered.*center=False"),
+        # σ_a² E[φ'²] = 2.1/2, although the centered variance converges
+        (DEQ(ReLU(), 2.1, 0.8), {}, ConvergenceError, "must be below 1"),
+    ],
+)
+def test_bad_arguments(architecture, options, error, message):
+    with pytest.raises(error, match=message):
+        coefficients(architecture, **{"input_norm": 1.0, **options})

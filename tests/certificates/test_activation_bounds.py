@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import shoal
-from shoal.certificates.evidence.activations import evaluate, smoothness
+from shoal.certificates.enclosures import evaluate, smoothness
 
 ELU = shoal.activations.ELU(-0.7)
 

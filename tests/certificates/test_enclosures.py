@@ -11,9 +11,13 @@ import torch
 
 import shoal
 from shoal.certificates import least_eigenvalue, least_singular_value, spectral_norm
-from shoal.certificates.evidence.equilibrium import Injection, NotContractingError, find_equilibrium
-from shoal.certificates.evidence.kinks import Crossings
-from shoal.certificates.evidence.rounding import norm_upper, row_norms
+from shoal.certificates.enclosures import norm_upper, row_norms
+from shoal.certificates.equilibria import (
+    Crossings,
+    Enclosed,
+    NotContractingError,
+    enclose_equilibrium,
+)
 
 
 def generator(seed: int) -> torch.Generator:
@@ -143,7 +147,7 @@ def test_the_equilibrium_is_within_its_error_of_the_true_one(activation: shoal.A
     width, samples = 40, 5
     weight, injection = 0.06 * gaussian(width, width), gaussian(samples, width, seed=1)
     readout = gaussian(2, width, seed=2)
-    found = find_equilibrium(weight, Injection(injection, 0.0), readout, activation)
+    found = enclose_equilibrium(weight, Enclosed(injection, 0.0), readout, activation)
     precise = np.longdouble
     w, j, z = (t.numpy().astype(precise) for t in (weight, injection, injection * 0))
     for _ in range(800):
@@ -154,8 +158,8 @@ def test_the_equilibrium_is_within_its_error_of_the_true_one(activation: shoal.A
             z = np.where(
                 inner > 0, inner, (0.3 if activation != shoal.activations.ReLU() else 0) * inner
             )
-    missed = float(np.sqrt(((z - found.features.numpy()) ** 2).sum()))
-    assert missed <= found.feature_error <= 1e-9
+    missed = float(np.sqrt(((z - found.features.value.numpy()) ** 2).sum()))
+    assert missed <= found.features.error <= 1e-9
     slopes = activation.derivative(torch.from_numpy(inner.astype(float)))
     identity = torch.eye(width, dtype=torch.float64)
     for i, slope in enumerate(slopes):
@@ -166,9 +170,9 @@ def test_the_equilibrium_is_within_its_error_of_the_true_one(activation: shoal.A
 
 def test_a_layer_that_may_expand_is_refused() -> None:
     with pytest.raises(NotContractingError, match="gain"):
-        find_equilibrium(
+        enclose_equilibrium(
             torch.eye(4).double(),
-            Injection(gaussian(2, 4), 0.0),
+            Enclosed(gaussian(2, 4), 0.0),
             gaussian(1, 4),
             shoal.activations.ReLU(),
         )
@@ -215,9 +219,9 @@ def test_the_bound_does_not_trust_the_factorization(monkeypatch: pytest.MonkeyPa
 
 def test_a_unit_weighs_what_all_outputs_give_it() -> None:
     readout = torch.ones(16, 5, dtype=torch.float64)
-    found = find_equilibrium(
+    found = enclose_equilibrium(
         torch.zeros(5, 5).double(),
-        Injection(gaussian(2, 5), 0.0),
+        Enclosed(gaussian(2, 5), 0.0),
         readout,
         shoal.activations.Tanh(),
     )

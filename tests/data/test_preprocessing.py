@@ -10,13 +10,11 @@ import torch
 from shoal import data
 from shoal.data import Dataset
 
-FUNCTIONS = [data.unit_norm, data.standardize, data.one_hot, data.signed_labels]
-
 
 def images(n: int = 30, shape: tuple[int, int, int] = (3, 8, 6), classes: int = 5) -> Dataset:
     x = torch.rand(n, *shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     names = tuple("abcdefghij"[:classes])
-    return Dataset(x, torch.arange(n) % classes, "noise", classes=names, image_shape=shape)
+    return Dataset(x, torch.arange(n) % classes, "noise", classes=names)
 
 
 def test_datasets_are_frozen_and_checked() -> None:
@@ -34,7 +32,6 @@ def test_datasets_are_frozen_and_checked() -> None:
         ((x, y[:1], "toy"), ValueError, "y must have 2 rows"),
         ((x, y, "toy", ("a",)), ValueError, r"in 0\.\.0 for 1 classes, got 0\.\.1"),
         ((x, y - 1, "toy", ("a", "b")), ValueError, r"got -1\.\.0"),
-        ((x, y, "toy", ("a", "b"), (1, 2, 2)), ValueError, r"image_shape \(1, 2, 2\)"),
         ((x, None, "toy", ("a", "b")), ValueError, "y must be class indices if there are classes"),
     ]
     for arguments, error, message in bad:
@@ -51,7 +48,7 @@ def test_select_classes() -> None:
         rows = [i for i in range(30) if i % 5 in (1, 3)]
         assert torch.equal(part.x, whole.x[rows])
         assert part.y.tolist() == [0 if i % 5 == 3 else 1 for i in rows]
-        assert (part.classes, part.image_shape) == (("d", "b"), (3, 8, 6))
+        assert part.classes == ("d", "b")
     for wrong in [(), (1, 1), (1, "b"), (5,), ("z",)]:
         with pytest.raises(ValueError, match="classes must be one or more different names among"):
             data.select_classes(whole, *wrong)
@@ -83,35 +80,17 @@ def test_every_sample_is_drawn_equally_often() -> None:
 
 def test_labels_as_numbers() -> None:
     pair = data.select_classes(images(), 2, 4)
-    signed = data.signed_labels(pair)
-    assert signed.y.dtype == torch.float64
-    assert signed.y.tolist() == [-1.0 if k == 0 else 1.0 for k in pair.y.tolist()]
-    assert torch.equal(pair.targets()[:, 0], signed.y)
-    hot = data.one_hot(images())
-    assert (hot.y.numpy() == np.eye(5)[np.arange(30) % 5]).all()
-    assert torch.equal(images().targets(), hot.y)
-    assert torch.equal(pair.targets(2), data.one_hot(pair).y)
+    signed = pair.targets()
+    assert signed.dtype == torch.float64
+    assert signed[:, 0].tolist() == [-1.0 if k == 0 else 1.0 for k in pair.y.tolist()]
+    assert (images().targets().numpy() == np.eye(5)[np.arange(30) % 5]).all()
+    assert (pair.targets(2).numpy() == np.eye(2)[pair.y]).all()
     with pytest.raises(ValueError, match="must have 5 outputs for the labels of noise, got 3"):
         images().targets(3)
-    with pytest.raises(ValueError, match="two classes, got 5 in 'noise'"):
-        data.signed_labels(images())
+    real = dataclasses.replace(pair, y=signed, classes=())
+    assert torch.equal(real.targets(), signed)
     with pytest.raises(ValueError, match="must have class indices as y"):
-        data.one_hot(signed)
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_unit_norm(dtype: torch.dtype) -> None:
-    whole = dataclasses.replace(images(), x=images().x.to(dtype))
-    found = data.unit_norm(whole).x
-    rows = whole.x.double().numpy().reshape(30, -1)
-    expected = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-    rtol = 4 * torch.finfo(dtype).eps
-    np.testing.assert_allclose(found.numpy().reshape(30, -1), expected, rtol=rtol)
-    assert (found.shape, found.dtype) == (whole.x.shape, dtype)
-    for bad in (0.0, math.nan, math.inf):
-        broken = Dataset(torch.tensor([[1.0, 2.0], [bad, 0.0]]), name="broken")
-        with pytest.raises(ValueError, match="NaN or infinite sample, got one at 1 in 'broken'"):
-            data.unit_norm(broken)
+        data.subsample(real, 1, seed=0)
 
 
 def test_standardize() -> None:
@@ -133,9 +112,5 @@ def test_standardize() -> None:
         ValueError, match=r"like must have samples of shape \(4,\), got \(3, 8, 6\)"
     ):
         data.standardize(train, like=images())
-
-
-@pytest.mark.parametrize("function", FUNCTIONS)
-def test_preprocessing_takes_datasets(function: object) -> None:
     with pytest.raises(TypeError, match="dataset must be a Dataset, got"):
-        function(torch.ones(2, 3))
+        data.standardize(torch.ones(2, 3))

@@ -144,7 +144,7 @@ def test_npz(tmp_path: Path, names: tuple[str, str]) -> None:
     assert (found.x.numpy() == X).all()
     assert found.classes == ("-1", "7", "30")
     assert [int(found.classes[k]) for k in found.y.tolist()] == labels.tolist()
-    assert (found.name, found.image_shape, found.source) == ("points", None, str(path))
+    assert (found.name, found.source) == ("points", str(path))
 
 
 def test_npy(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_bytes_and_images(tmp_path: Path, shape: tuple[int, ...]) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, size=shape, dtype=np.uint8)
     np.savez(tmp_path / "images.npz", X=pixels, y=np.arange(4) / 8)
     found = data.read_numpy(tmp_path / "images.npz", dtype=torch.float64)
-    assert found.image_shape == ((1, 6, 5) if len(shape) == 3 else (3, 6, 5))
+    assert found.x.shape == ((4, 1, 6, 5) if len(shape) == 3 else shape)
     np.testing.assert_allclose(found.x.numpy().reshape(shape), pixels / 255, rtol=1e-15)
     assert (found.y.tolist(), found.classes) == ([0.0, 0.125, 0.25, 0.375], ())  # real targets
 

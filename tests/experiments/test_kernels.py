@@ -149,7 +149,7 @@ def test_all_solvers_find_the_same_function(quick_run) -> None:
     for dataset in ("digits", "mixture"):
         exact = summary[f"{dataset}_ntk_cholesky_0.05_accuracy"]
         assert exact > 0.85
-        for solver in ("none", "diagonal", "nystrom", "equivalent", "combined"):
+        for solver in ("none", "diagonal", "nystrom", "equivalent"):
             key = f"{dataset}_ntk_{solver}_0.05"
             assert summary[f"{key}_converged"] == 1
             assert summary[f"{key}_residual"] <= 1e-6

@@ -64,28 +64,9 @@ def test_inputs_with_themselves(name):
 
 
 @EVERY
-def test_jets(name):
-    """The derivatives at a right angle, by moments and by autograd, of pairs."""
-    architecture = CASES[name]
-    closed, wanted = (
-        shoal.coefficients(
-            architecture,
-            input_norm=math.sqrt(SQUARE),
-            width=width_of(architecture, 50),
-            center=False,
-            method=method,
-        )
-        for method in ("closed", "derivatives")
-    )
-    ck = ("gamma2", "alpha1", "alpha2", "alpha3", "ck_offset", "ck_slope", "ck_bend")
-    ntk = ("kappa2", "beta1", "beta2", "beta3", "ntk_offset", "ntk_slope", "ntk_bend")
-    for field in (*ck, *ntk):
-        value = getattr(wanted, field)
-        assert getattr(closed, field) == pytest.approx(value, rel=1e-8, abs=1e-10), field
-
-
-@EVERY
 def test_power_series(name):
+    if name.startswith("implicit network"):
+        return  # no series is known for it
     function = function_of(name)
     series = kernel_series(
         function.architecture, norm=math.sqrt(SQUARE), degree=96, width=function.width

@@ -129,7 +129,7 @@ def test_symmetries():
 @pytest.mark.thorough("Tanh()")
 @pytest.mark.parametrize(
     ("sigma", "memory"),
-    [(ReLU(), 1), (ReLU(), 5_000), (ReLU(), "30KB"), (ReLU(), "1GiB"), (Tanh(), "20KB")],
+    [(ReLU(), 1_000), (ReLU(), 5_000), (ReLU(), "30KB"), (ReLU(), "1GiB"), (Tanh(), "20KB")],
     ids=repr,
 )
 def test_blocks_of_any_size(sigma, memory):
@@ -168,7 +168,7 @@ def test_dtypes_and_arrays():
 
 def test_progress():
     architecture, shares = ConvResNet(ReLU(), 2), []
-    kernel(architecture, images(4, 1, 5), memory=1, on_progress=shares.append)
+    kernel(architecture, images(4, 1, 5), memory=800, on_progress=shares.append)
     assert len(shares) == 4 * 5 // 2 * 5
     assert shares == sorted(shares)
     assert shares[-1] == 1.0
@@ -195,7 +195,7 @@ def test_what_overflows():
         (lambda a, x: kernel(a, x, x[:1], diag=True), ValueError, "diag needs as many x1 as x2"),
         (lambda a, x: kernel(a, x.half()), TypeError, "x1 must be float32 or float64"),
         (lambda a, x: kernel(a, x * math.nan), ValueError, "x1 must be finite"),
-        (lambda a, x: kernel(a, x[:0]), ValueError, "x1 must not be empty"),
+        (lambda a, x: kernel(a, x, memory=1), ValueError, "memory must be at least 456 bytes"),
         (lambda a, x: kernel(a, x, trainable={"readout"}), ValueError, "chosen from 'layer1'"),
         (lambda a, x: kernel(a, x, trainable=()), ValueError, "at least one"),
         (lambda a, x: kernel(a, x, width=5), ValueError, "width has no meaning"),
@@ -245,10 +245,3 @@ def test_the_eigenvalue_of_pairs_of_images(padding):
 def test_bad_pairs_of_images(x, architecture, error, message):
     with pytest.raises(error, match=message):
         pair_eigenvalue(x, architecture=architecture)
-
-
-def test_the_residual_scale_of_du_2018():
-    found = ConvResNet.du2018(Softplus(), 3, eigenvalue=0.25, constant=0.4, patch_size=5)
-    assert found == ConvResNet(Softplus(), 3, residual_scale=0.05, patch_size=5)
-    with pytest.raises(ValueError, match="eigenvalue must be <= 1"):
-        ConvResNet.du2018(Softplus(), 3, eigenvalue=2.0, constant=0.4)

@@ -63,7 +63,7 @@ def test_gradients():
 @pytest.mark.thorough
 def test_gradients_of_explicit_networks_and_in_small_blocks():
     x = images(2, 1, 3)
-    check(lambda x: tuple(shoal.kernel(ConvNet([ReLU(), ReLU()]), x, memory=1)), x)
+    check(lambda x: tuple(shoal.kernel(ConvNet([ReLU(), ReLU()]), x, memory=456)), x)
     check(lambda x: tuple(shoal.kernel(ConvResNet(Erf(), 2), x)), images(2, 1, 2))
 
 
@@ -80,10 +80,10 @@ def test_empty_patches_have_derivatives():
 
 def test_second_derivatives_are_refused():
     x = images(1, 1, 3).requires_grad_()
-    (grad,) = torch.autograd.grad(shoal.kernel(FLAT, x).ck.sum(), x, create_graph=False)
+    (grad,) = torch.autograd.grad(shoal.kernel(FLAT, x).ck.sum(), x, create_graph=True)
     assert grad.shape == x.shape
-    with pytest.raises(NotImplementedError, match="first order only"):
-        torch.autograd.grad(shoal.kernel(FLAT, x).ck.sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="of the first order only"):
+        grad.sum().backward()
 
 
 @pytest.mark.thorough
@@ -120,7 +120,7 @@ def test_regression(net, method):
     with pytest.raises(ValueError, match=r"x must have shape \(inputs, 1, 3, 2\)"):
         fit.predict(images(2, 1, 3, 3))
     near = shoal.learning.ConjugateGradients(shoal.learning.EquivalentPreconditioner())
-    with pytest.raises(TypeError, match="must be a Nystrom for images"):
+    with pytest.raises(ValueError, match="must be a Nystrom for images"):
         shoal.kernel_regression(net, x, y, ridge=0.1, method=near)
 
 

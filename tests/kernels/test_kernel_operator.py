@@ -15,7 +15,7 @@ def inputs(count, features=5, seed=0, *, dtype=torch.float64):
     return torch.randn(count, features, dtype=dtype, generator=generator)
 
 
-@pytest.mark.parametrize("memory", ["2GiB", "20KiB", 1])
+@pytest.mark.parametrize("memory", ["2GiB", "20KiB", 5_000])
 def test_products(memory):
     x, deq = inputs(53), DEQ(ReLU(), 0.2, 0.8)
     operators, dense = kernel_operator(deq, x, memory=memory), kernel(deq, x)
@@ -29,7 +29,7 @@ def test_products(memory):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("memory", ["1GiB", 200])  # the whole matrix has 432 bytes
+@pytest.mark.parametrize("memory", ["1GiB", 10_000])  # the whole matrix has 432 bytes
 def test_rectangular_products(memory):
     x, y, deq = inputs(9), inputs(6, seed=2), DEQ(Tanh(), 0.2, 0.8)
     operators = kernel_operator(deq, x, y, memory=memory, trainable={"readout", "recurrent"})
@@ -71,10 +71,12 @@ def test_repr_and_bad_factors():
     assert repr(operator) == "KernelOperator(ck, shape=(4, 4), dtype=torch.float64)"
     with pytest.raises(ValueError, match=r"must have 4 rows.*got shape \(3,\)"):
         operator @ torch.ones(3)
-    with pytest.raises(ValueError, match="no batches"):
+    with pytest.raises(ValueError, match=r"shape \(samples, features\)"):
         kernel_operator(DEQ(ReLU(), 0.2, 0.8), torch.ones(2, 3, 4))
     with pytest.raises(ValueError, match="memory must be a size such as"):
         kernel_operator(DEQ(ReLU(), 0.2, 0.8), torch.ones(2, 3), memory="lots")
+    with pytest.raises(ValueError, match="memory must be at least"):
+        kernel_operator(DEQ(ReLU(), 0.2, 0.8), torch.ones(2, 3), memory=1)
 
 
 def operators():

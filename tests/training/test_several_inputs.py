@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import shoal
-from shoal.networks.module_inputs import ModuleInputs
+from shoal.networks.modules import ModuleInputs
 from training.modules import jacobian, seeded
 from training.test_resuming import InterruptionError, interrupting, same
 
@@ -61,7 +61,6 @@ ADAM = {"optimizer": lambda p: torch.optim.Adam(p, lr=0.02), "batch_size": 3}
 WAYS = {
     "descent": {"step_size": 0.1},
     "auto": {"step_size": "auto"},
-    "flow": {"method": "flow", "step_size": 0.1},
     "adam": ADAM,
     "classes": {**ADAM, "loss": lambda f, y: cross_entropy(f, y.argmax(1))},
 }
@@ -84,7 +83,7 @@ def test_training_is_that_of_the_same_module_of_one_tensor(how, way):
 
 def test_a_watch_looks_at_all_inputs():
     net, x, y = arranged("places")
-    row = shoal.Watch(net, x, y).look(0)
+    row = shoal.Watch(net, x, y).record(0)
     one, glued, _ = arranged("glued")
     rows = jacobian(one, glued)
     least = torch.linalg.eigvalsh(rows @ rows.T)[0].item()

@@ -8,7 +8,7 @@ import torch
 
 import shoal
 from shoal.training import Promises
-from shoal.training.problem import Problem
+from shoal.training.objective import Problem
 from training.small import DU, TANH, data, network
 
 
@@ -27,7 +27,6 @@ class Certificate:
     """As ``certify`` makes them."""
 
     gradient_descent: Conclusion
-    gradient_flow: Conclusion
     fingerprint: dict[str, str] = field(
         default_factory=lambda: Problem.checked(network(), *data()).fingerprint()
     )
@@ -35,7 +34,7 @@ class Certificate:
 
 def test_certificates_give_step_size_and_rate() -> None:
     x, y = data()
-    certificate = Certificate(Conclusion(True, 0.05, 0.999), Conclusion(True, None, 0.01))
+    certificate = Certificate(Conclusion(True, 0.05, 0.999))
     for monitor in (True, False):
         run = shoal.train(network(), x, y, steps=3, certificate=certificate, monitor=monitor)
         assert run.step_size == 0.05
@@ -46,16 +45,9 @@ def test_certificates_give_step_size_and_rate() -> None:
     run = shoal.train(network(), x, y, steps=3, certificate=certificate, step_size=0.1)
     expected = run.losses[0] * (1 - 0.05 * run.initial_eigenvalue) ** 3
     torch.testing.assert_close(run.loss_bound[3], expected)
-    options = {"certificate": certificate, "step_size": 0.1, "method": "flow"}
-    run = shoal.train(network(), x, y, steps=3, **options)
-    torch.testing.assert_close(
-        run.loss_bound[3], run.losses[0] * torch.tensor(-0.003).double().exp()
-    )
-    refused = Certificate(Conclusion(False, 0.05, 0.9), Conclusion(False, None, None))
+    refused = Certificate(Conclusion(False, 0.05, 0.9))
     with pytest.raises(ValueError, match="step_size must be given"):
         shoal.train(network(), x, y, steps=3, certificate=refused)
-    with pytest.raises(ValueError, match="reduction='sum'"):
-        shoal.train(network(), x, y, steps=3, certificate=certificate, reduction="mean")
 
 
 def test_promises_of_certificates_are_watched() -> None:
@@ -63,7 +55,7 @@ def test_promises_of_certificates_are_watched() -> None:
     travel = {"input": 9.0, "readout": 0.01, "not trained": 1.0}
     promises = Promises(travel=travel, gain=0.9, singular_value=1e-3)
     descent = Conclusion(True, 0.05, 0.999, promises)
-    certificate = Certificate(descent, Conclusion(False, None, None))
+    certificate = Certificate(descent)
     run = shoal.train(network(), x, y, steps=3, certificate=certificate, monitor=1)
     expected = {"loss", "equilibrium", "gain", "distance.input", "distance.readout"}
     assert set(run.kept) == expected | {"least_eigenvalue"}
@@ -100,7 +92,7 @@ def test_certificates_of_anything_else_are_refused() -> None:
         ((network(solver=shoal.Picard(rtol=0.5)), x, y), "solver"),
     ]
     for arguments, words in others:
-        with pytest.raises(ValueError, match=rf"got one of which {words} differ: certify again"):
+        with pytest.raises(ValueError, match=rf"got one in which {words} differ: certify again"):
             shoal.train(*arguments, steps=1, step_size=0.1, certificate=certificate)
     net = network()
     options = {"steps": 1, "step_size": 0.1, "certificate": certificate}
@@ -122,20 +114,6 @@ def test_certificates_are_about_numbers_of_any_dtype_and_readouts_that_stay() ->
         shoal.train(single, x, y, **options)
 
 
-def test_a_certified_run_goes_on_after_an_interruption(tmp_path) -> None:
-    """The certificate is of the network that the run began with, as it is given again."""
-    x, y = data()
-    certificate = shoal.certify(network(trainable={"readout"}), x, y)
-    assert certificate.holds
-    options = {"certificate": certificate, "checkpoint": tmp_path / "run"}
-    shoal.train(network(trainable={"readout"}), x, y, steps=3, **options)
-    run = shoal.train(network(trainable={"readout"}), x, y, steps=6, **options)
-    del options["checkpoint"]
-    whole = shoal.train(network(trainable={"readout"}), x, y, steps=6, **options)
-    torch.testing.assert_close(run.losses, whole.losses, rtol=1e-12, atol=0)
-    assert all(run.kept.values())
-
-
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
@@ -148,17 +126,13 @@ def test_a_certified_run_goes_on_after_an_interruption(tmp_path) -> None:
         ({"steps": -1}, ValueError, "steps must be >= 0"),
         ({"steps": 1.5}, TypeError, "steps must be an integer"),
         ({"step_size": 0.0}, ValueError, "step_size must be > 0"),
-        ({"step_size": "large"}, ValueError, "step_size must be one of 'auto'"),
+        ({"step_size": "large"}, ValueError, "step_size must be a number or 'auto'"),
         ({"step_size": None}, ValueError, "step_size must be given"),
-        ({"method": "adam"}, ValueError, "method must be one of"),
-        ({"reduction": "max"}, ValueError, "reduction must be one of"),
         ({"on_violation": "ignore"}, ValueError, "on_violation must be one of"),
         ({"monitor": 0}, ValueError, "monitor must be >= 1"),
-        ({"monitor": "yes"}, TypeError, "monitor must be"),
-        ({"rtol": 1e-3}, ValueError, "rtol is for method='flow'"),
-        ({"rtol": 2.0, "method": "flow"}, ValueError, "rtol must be < 1"),
+        ({"monitor": "yes"}, TypeError, "monitor must be an integer"),
         ({"least_eigenvalue": -1.0}, ValueError, "least_eigenvalue must be > 0"),
-        ({"progress": 3}, TypeError, "progress must be"),
+        ({"progress": 3}, TypeError, "progress must be callable"),
         ({"checkpoint": "/nowhere/run"}, ValueError, "checkpoint must be a file in a folder"),
         ({"checkpoint": 3}, TypeError, "checkpoint must be a path"),
         ({"certificate": "yes"}, TypeError, "certificate must be what shoal.certify returned"),
@@ -190,14 +164,11 @@ def test_frozen_groups_stay_and_inference_mode_is_left() -> None:
     assert run.losses[3] < run.losses[0]
 
 
-def test_progress_is_reported(capsys) -> None:
+def test_progress_is_reported() -> None:
     seen = []
     shoal.train(network(), *data(), step_size=0.1, steps=3, progress=seen.append)
     assert [now.step for now in seen] == [0, 1, 2, 3]
     assert seen[-1].steps == 3
-    pytest.importorskip("rich")
-    shoal.train(network(), *data(), step_size=0.1, steps=3, progress=True)
-    assert capsys.readouterr().out == ""
 
 
 def test_pictures(tmp_path) -> None:
@@ -216,7 +187,7 @@ def test_pictures(tmp_path) -> None:
     assert len(bare.axes) == 1
     promises = Promises(travel={"recurrent": 9.0, "readout": 0.01}, gain=0.9)
     descent = Conclusion(True, 0.05, 0.999, promises)
-    certificate = Certificate(descent, Conclusion(False, None, None))
+    certificate = Certificate(descent)
     certified = shoal.train(network(), *data(), steps=3, certificate=certificate, monitor=1)
     axes = certified.plot().axes[-1]
     dashed = [line for line in axes.get_lines() if line.get_linestyle() == "--"]

@@ -51,18 +51,6 @@ def test_descent_of_a_linear_model_is_that_of_its_kernel(given_problem, share, s
 
 
 @few
-@given(given_problem=PROBLEMS, time=st.floats(0.1, 3))
-def test_the_flow_of_a_linear_model_is_an_exponential(given_problem, time) -> None:
-    model, x, y = given_problem
-    start, kernel = (model(x) - y).detach(), x @ x.T
-    unit = time / float(torch.linalg.eigvalsh(kernel)[-1])
-    run = shoal.train(model, x, y, step_size=unit, steps=2, method="flow", rtol=1e-7, monitor=False)
-    for k, loss in enumerate(run.losses.tolist()):
-        there = torch.linalg.matrix_exp(-k * unit * kernel) @ start
-        assert loss == pytest.approx(float(there.square().sum()) / 2, rel=1e-4, abs=1e-9)
-
-
-@few
 @given(given_problem=PROBLEMS, batch=st.integers(1, 6), seed=st.integers(0, 5))
 def test_an_epoch_of_mini_batches_takes_every_sample_once(given_problem, batch, seed) -> None:
     model, x, y = given_problem

@@ -19,7 +19,7 @@ def by_adam(net, x, y, watch=None, steps=6, every=2):
     optimizer = torch.optim.Adam(net.parameters(), lr=0.05)
     for step in range(steps):
         if watch is not None and step % every == 0:
-            watch.look(step)
+            watch.record(step)
         rows = torch.arange(3) + step % (len(x) - 2)
         optimizer.zero_grad()
         mse_loss(net(x[rows]), y[rows]).backward()
@@ -31,7 +31,7 @@ def test_columns_are_what_explicit_formulas_give():
     net, (x, y) = mlp(), data()
     start = copy.deepcopy(net)
     watch = by_adam(net, x, y, shoal.Watch(net, x, y, promises={"least_eigenvalue", "drift"}))
-    row = watch.look(6)
+    row = watch.record(6)
     seen = watch.records
     assert isinstance(seen, Records)
     assert seen.monitor_steps.tolist() == seen.loss_steps.tolist() == [0, 2, 4, 6]
@@ -101,7 +101,7 @@ def test_the_equilibrium_of_a_cell_of_ones_own_is_watched(gradient):
     net(x)
     solution = net.middle.solution
     watch = shoal.Watch(net, x, y)
-    row = watch.look(0)
+    row = watch.record(0)
     rows = jacobian(exact, x)
     least = torch.linalg.eigvalsh(rows @ rows.T)[0].item()
     assert row["least_eigenvalue"] == pytest.approx(least, rel=1e-5)
@@ -112,7 +112,7 @@ def test_the_equilibrium_of_a_cell_of_ones_own_is_watched(gradient):
     assert watch.kept == {"equilibrium": True}
     rough = layered(solver=shoal.Picard(max_steps=2), on_failure="status")
     watch = shoal.Watch(rough, x, y)
-    watch.look(0)
+    watch.record(0)
     assert watch.kept == {"equilibrium": False}
 
 
@@ -122,7 +122,7 @@ def test_warm_starts_and_solves_of_the_loop_stay():
     watch = shoal.Watch(net, x, y)
     net(x[:3]).sum().backward()
     solve = net.last_solve
-    watch.look(0)
+    watch.record(0)
     assert net.last_solve is solve
 
 
@@ -133,7 +133,7 @@ def test_gradient_descent_by_hand_keeps_what_train_sees():
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     watch = shoal.Watch(net, x, y, optimizer=optimizer)
     for step in range(5):
-        watch.look(step)
+        watch.record(step)
         optimizer.zero_grad()
         (0.5 * (net(x)[:, 0] - y).square().sum()).backward()
         optimizer.step()
@@ -153,13 +153,13 @@ def test_promises_that_were_never_measured_are_not_kept():
         assert shoal.Watch(net, x, y).kept == {}
     small = small_data()
     theirs = shoal.Watch(network(TANH), *small)
-    theirs.look(0)
+    theirs.record(0)
     assert set(theirs.kept) == {"gain", "equilibrium"}  # of another loop nothing else is promised
     watch = shoal.Watch(mlp(), x, y)
-    watch.look(0)
+    watch.record(0)
     assert watch.kept == {}
     bare = shoal.Watch(network(TANH), *small, step_size=0.1, gram=False)
-    bare.look(0)
+    bare.record(0)
     assert set(bare.kept) == {"gain", "equilibrium"}
     assert set(bare.records.monitors) == {"gain", "gain_upper"}
 
@@ -178,14 +178,14 @@ def test_promises_that_were_never_measured_are_not_kept():
     ],
 )
 def test_promises_that_cannot_be_measured_are_refused(make, promise, options):
-    with pytest.raises(ValueError, match=f"got {promise}: nothing of that is measured"):
+    with pytest.raises(ValueError, match=f"can be measured here, .*, got {promise}"):
         shoal.Watch(make(), *data(), promises={promise}, **options)
 
 
 def test_a_network_inside_a_module_has_a_gain_and_equilibria():
     net, (x, y) = residual(on_failure="status"), data()
     watch = shoal.Watch(net, x, y, promises={"gain", "equilibrium"}, gram={"last"})
-    row = watch.look(0)
+    row = watch.record(0)
     weight = net.deq.recurrent.detach()
     scale = net.deq.layer.scale
     gain = scale * torch.linalg.matrix_norm(weight, 2).item()
@@ -195,11 +195,11 @@ def test_a_network_inside_a_module_has_a_gain_and_equilibria():
     assert watch.records.gram_group == "last.weight, last.bias"
     with torch.no_grad():
         weight.mul_(1.5 / gain)
-    watch.look(1)
+    watch.record(1)
     assert watch.violations == {"gain": 1}
     jumpy = residual(on_failure="status", solver=shoal.Picard(max_steps=2))
     other = shoal.Watch(jumpy, x, y)
-    other.look(3)
+    other.record(3)
     assert other.kept == {"equilibrium": False}
     assert other.violations == {"equilibrium": 3}
 
@@ -211,18 +211,18 @@ def test_a_lost_equilibrium_or_loss_is_told(on_violation):
     watch = shoal.Watch(net, x, y, on_violation=on_violation)
     if on_violation == "raise":
         with pytest.raises(TrainingError, match=r"an equilibrium, .* not found at step 0") as error:
-            watch.look(0)
+            watch.record(0)
         assert error.value.run.kept == {"equilibrium": False}
     else:
         with pytest.warns(shoal.ConvergenceWarning, match="at step 0: .*did not converge"):
-            assert watch.look(0) == {"step": 0}
+            assert watch.record(0) == {"step": 0}
         assert watch.kept == {"equilibrium": False}
         assert len(watch.records.losses) == 0
     lost = mlp()
     with torch.no_grad():
         lost[2].bias.fill_(torch.inf)
     with pytest.warns(shoal.ConvergenceWarning, match="at step 4: the loss is inf"):
-        shoal.Watch(lost, x, y, gram=False).look(4)
+        shoal.Watch(lost, x, y, gram=False).record(4)
 
 
 def test_certificates_are_about_gradient_descent_only():
@@ -240,9 +240,9 @@ def test_certificates_are_about_gradient_descent_only():
     optimizer = torch.optim.SGD([net.readout], lr=certificate.step_size)
     watch = shoal.Watch(net, x, y, certificate=certificate, optimizer=optimizer)
     with pytest.raises(ValueError, match="step must be 0 at first"):
-        watch.look(1)
+        watch.record(1)
     for step in range(4):
-        watch.look(step)
+        watch.record(step)
         optimizer.zero_grad()
         (0.5 * (net(x)[:, 0] - y).square().sum()).backward()
         optimizer.step()
@@ -266,7 +266,7 @@ def test_a_watch_goes_on_from_its_state(tmp_path):
     whole = shoal.Watch(net, x, y)
     nets, states = [], []
     for step in range(4):
-        whole.look(step)
+        whole.record(step)
         nets.append(copy.deepcopy(net))
         states.append(copy.deepcopy(whole.state_dict()))
         by_adam(net, x, y, steps=1)
@@ -275,14 +275,15 @@ def test_a_watch_goes_on_from_its_state(tmp_path):
     again.load_state_dict(torch.load(tmp_path / "watch.pt", weights_only=True))
     for step in (2, 3):
         nets[1].load_state_dict(nets[step].state_dict())
-        again.look(step)
+        again.record(step)
     first, second = whole.records, again.records
     assert torch.equal(first.losses, second.losses)
     for name in ("monitors", "distances", "bounds"):
         mine, theirs = getattr(first, name), getattr(second, name)
         assert list(mine) == list(theirs)
         for key, values in mine.items():
-            assert torch.equal(values, theirs[key]), key
+            assert torch.equal(values, theirs[key]) or key == "gain_upper", key
+    assert (second.monitors["gain"] <= second.monitors["gain_upper"]).all()
     assert first.kept == second.kept
 
 
@@ -290,18 +291,18 @@ def test_other_losses_and_labels():
     net, (x, _) = mlp(), data()
     classes = torch.tensor([0, 1, 0, 1, 1, 0, 0])
     watch = shoal.Watch(net, x, classes, loss=cross_entropy)
-    row = watch.look(0)
+    row = watch.record(0)
     assert row["loss"] == pytest.approx(cross_entropy(net(x), classes).item())
     assert not watch.records.monitors
-    row = shoal.Watch(net, x, classes, loss=cross_entropy, gram={"2.*"}).look(0)
+    row = shoal.Watch(net, x, classes, loss=cross_entropy, gram={"2.*"}).record(0)
     rows = jacobian(nn.Sequential(net[2]), net[1](net[0](x)).detach())
     least = torch.linalg.eigvalsh(rows @ rows.T)[0].item()
     assert row["least_eigenvalue"] == pytest.approx(max(least, 0.0), abs=1e-8)
     assert "pl_ratio" not in row
     one = nn.Sequential(nn.Linear(5, 1), nn.Flatten(0)).double()
-    assert shoal.Watch(one, x, x[:, :1]).look(0)["loss"] > 0  # labels take the outputs' shape
+    assert shoal.Watch(one, x, x[:, :1]).record(0)["loss"] > 0  # labels take the outputs' shape
     many = data(600)
-    assert "least_eigenvalue" not in shoal.Watch(mlp(), *many).look(0)  # 1200 rows unasked
+    assert "least_eigenvalue" not in shoal.Watch(mlp(), *many).record(0)  # 1200 rows unasked
 
 
 class Named(nn.Module):
@@ -320,8 +321,8 @@ def test_outputs_of_any_kind_come_with_their_loss():
         return 0.5 * (output["logits"] - y).square().sum()
 
     net, plain, (x, y) = Named(), mlp(), data()
-    assert shoal.Watch(net, x, y, loss=loss).look(0)["loss"] == pytest.approx(
-        shoal.Watch(plain, x, y).look(0)["loss"]
+    assert shoal.Watch(net, x, y, loss=loss).record(0)["loss"] == pytest.approx(
+        shoal.Watch(plain, x, y).record(0)["loss"]
     )
     for one, options in ((net, {"loss": loss}), (plain, {})):
         shoal.train(one, x, y, steps=3, step_size=0.01, **options)
@@ -343,11 +344,9 @@ def test_outputs_of_any_kind_come_with_their_loss():
         ({"gram": "0"}, TypeError, "gram"),
         ({"promises": {"peace"}}, ValueError, "promises must be one of"),
         ({"on_violation": "stop"}, ValueError, "on_violation must be one of"),
-        ({"method": "adam"}, ValueError, "method must be one of"),
         ({"optimizer": torch.optim.Adam}, TypeError, "optimizer must be"),
         ({"loss": 3}, TypeError, "loss must be a function"),
         ({"loss": torch.sub}, TypeError, "a tensor of one number"),
-        ({"loss": mse_loss, "reduction": "mean"}, ValueError, "reduction is for"),
         ({"step_size": -1.0}, ValueError, "step_size must be > 0"),
     ],
 )
@@ -355,16 +354,16 @@ def test_bad_arguments(changes, error, message):
     x, y = data()
     arguments = {"net": mlp(), "x": x, "y": y} | changes
     with pytest.raises(error, match=message):
-        shoal.Watch(**arguments).look(0)
+        shoal.Watch(**arguments).record(0)
 
 
 def test_steps_go_on():
     net, (x, y) = mlp(), data()
     watch = shoal.Watch(net, x, y)
-    watch.look(5)
+    watch.record(5)
     for step in (5, 4, -1):
         with pytest.raises(ValueError, match="step must be >= 6"):
-            watch.look(step)
+            watch.record(step)
     frozen = mlp().requires_grad_(False)
     with pytest.raises(ValueError, match="weights that require a gradient"):
         shoal.Watch(frozen, x, y)

@@ -1,9 +1,9 @@
 """Activation functions as immutable values."""
 
 from shoal.activations.affine import Affine
-from shoal.activations.base import Activation, Program
+from shoal.activations.base import Activation
 from shoal.activations.bounds import Evaluated, Smoothness
-from shoal.activations.closed_forms import ClosedForm, PiecewiseLinear
+from shoal.activations.closed_forms import ClosedForm
 from shoal.activations.hermite import Hermite
 from shoal.activations.panels import Kink
 from shoal.activations.piecewise import ELU, HardTanh, Identity, LeakyReLU, ReLU
@@ -36,9 +36,7 @@ __all__ = [
     "Kink",
     "LeakyReLU",
     "Mish",
-    "PiecewiseLinear",
     "PiecewisePolynomial",
-    "Program",
     "ReLU",
     "Sigmoid",
     "Sine",

@@ -1,12 +1,11 @@
 """Scaled and shifted activations."""
 
-import ast
 import math
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from shoal.activations.base import Activation, Program
+from shoal.activations.base import Activation
 from shoal.activations.bounds import Evaluated, Smoothness
 from shoal.activations.closed_forms import AffineForm, ClosedForm
 from shoal.core.checks import real
@@ -84,10 +83,3 @@ class Affine(Activation):
     def evaluated(self, x: Tensor) -> Evaluated:
         """The composed activation, scaled and shifted."""
         return self.activation.evaluated(x).affine(self.scale, self.shift)
-
-    def source(self, program: Program) -> str:
-        """The source of the composed activation, scaled and shifted."""
-        inner = program.expression(self.activation)
-        simple = isinstance(ast.parse(inner, mode="eval").body, ast.Call | ast.Name)
-        scaled = f"{self.scale!r} * {inner if simple else f'({inner})'}"
-        return f"{scaled} + {self.shift!r}" if self.shift else scaled

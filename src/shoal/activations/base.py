@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable
 from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -18,27 +18,11 @@ from shoal.activations.closed_forms.base import ClosedForm
 from shoal.activations.panels import Kink
 from shoal.core.checks import dense_tensor, integer
 
-if TYPE_CHECKING:
-    from shoal.activations.piecewise_polynomial import PiecewisePolynomial
-
 _OF_THE_FUNCTION = (  # what a subclass with a function of its own does not inherit
     *("closed_form", "evaluated", "lipschitz", "panel_edges", "panels_of"),
-    *("positively_homogeneous", "smoothness", "source"),
+    *("positively_homogeneous", "smoothness"),
     *("_curvature", "_expression", "_form", "_homogeneous", "_lipschitz"),
 )
-
-
-class Program(Protocol):
-    """A Python module in the making, which imports ``math``, ``torch`` and ``nn`` of torch."""
-
-    def expression(self, phi: "Activation") -> str:
-        """The source of another activation, an expression in ``x``."""
-
-    def need(self, helper: str) -> None:
-        """Have the source of a function or class in the module, once."""
-
-    def table(self, phi: "PiecewisePolynomial") -> str:
-        """Source that looks the activation up in a table stored with the weights."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,8 +36,8 @@ class Activation(ABC):
 
     What is known of $\varphi$ in closed form can be given too: ``closed_form`` (its Gaussian
     expectations, used by duals and kernels instead of quadrature), ``smoothness`` and ``evaluated``
-    (bounds that certificates use), ``source`` (what ``export`` writes). It is checked as well. A
-    subclass that overrides ``function`` inherits none of it.
+    (bounds that certificates use). It is checked as well. A subclass that overrides ``function``
+    inherits none of it.
 
     Example:
         >>> import torch
@@ -70,7 +54,7 @@ class Activation(ABC):
 
     # what is the same for all instances of a subclass, in place of the methods of these names
     _curvature: ClassVar[float] = math.inf  # a bound of |φ''| away from kinks, rounded up
-    _expression: ClassVar[str | None] = None  # what source returns, with fields in braces
+    _expression: ClassVar[str | None] = None  # as a formula
     _form: ClassVar[ClosedForm | None] = None
     _homogeneous: ClassVar[bool] = False
     _kinks: ClassVar[tuple[float, ...] | None] = None
@@ -154,10 +138,6 @@ class Activation(ABC):
     def evaluated(self, x: Tensor) -> Evaluated:
         r"""$\varphi$ and $\varphi'$ with bounds of their errors; estimates unless overridden."""
         return Evaluated.estimated(self(x), self.derivative(x), x)
-
-    def source(self, program: Program) -> str | None:  # noqa: ARG002
-        r"""$\varphi$ as an expression in ``x`` that needs torch alone, or ``None`` if unknown."""
-        return None if self._expression is None else self._expression.format_map(vars(self))
 
     def __call__(self, x: Tensor) -> Tensor:
         r"""Evaluate $\varphi$ elementwise."""

@@ -8,19 +8,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from shoal.activations.base import Activation, Program
+from shoal.activations.base import Activation
 from shoal.activations.closed_forms import ClosedForm
 from shoal.core.checks import real
-
-_HERMITE = '''
-def hermite(x: Tensor, coefficients: tuple[float, ...]) -> Tensor:
-    """A series of normalized probabilists' Hermite polynomials, by Clenshaw's recurrence."""
-    ahead, after = torch.zeros_like(x), torch.zeros_like(x)
-    for k in range(len(coefficients) - 1, -1, -1):
-        step = x * ahead / math.sqrt(k + 1) - math.sqrt((k + 1) / (k + 2)) * after
-        ahead, after = coefficients[k] + step, ahead
-    return ahead
-'''
 
 
 @dataclass(frozen=True)
@@ -80,11 +70,6 @@ class Hermite(Activation):
     def closed_form(self) -> ClosedForm:
         """Mehler's formula."""
         return HermiteForm(self)
-
-    def source(self, program: Program) -> str:
-        """A call of a helper."""
-        program.need(_HERMITE)
-        return f"hermite(x / {self.scale!r}, {self.coefficients!r})"
 
 
 @dataclass(frozen=True)

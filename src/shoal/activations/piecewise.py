@@ -12,7 +12,6 @@ from shoal.activations.bounds import ERROR, Evaluated, Smoothness, exponential
 from shoal.activations.closed_forms import (
     ArcCosineForm,
     ClosedForm,
-    PiecewiseLinear,
     SinusoidForm,
 )
 from shoal.core.checks import real
@@ -147,10 +146,6 @@ class HardTanh(_Lines):
     @property
     def _jump(self) -> float:
         return 2.0
-
-    def closed_form(self) -> ClosedForm:
-        """The closed form of piecewise linear functions."""
-        return PiecewiseLinear(0.0, 1.0, ((-self.bound, 1.0), (self.bound, -1.0)))
 
 
 @dataclass(frozen=True)

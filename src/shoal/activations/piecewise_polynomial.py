@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from shoal.activations.base import Activation, Program
+from shoal.activations.base import Activation
 from shoal.activations.lookup import evaluate
 from shoal.core.checks import items, real
 from shoal.core.torch_compat import is_batched_by_autograd, uncompiled
@@ -88,7 +88,23 @@ class PiecewisePolynomial(Activation):
 
     def function(self, x: Tensor) -> Tensor:
         """Look up each entry's piece and evaluate it by Horner's rule."""
-        return _lookup(x, None, self, 0)
+        return self._bisected(x) if torch.compiler.is_exporting() else _lookup(x, None, self, 0)
+
+    def _bisected(self, x: Tensor) -> Tensor:
+        """The same in operations that every exported program knows."""
+        knots, pieces = x.new_tensor(self.knots), x.new_tensor(self.pieces)
+        place, last = torch.zeros_like(x, dtype=torch.int64), len(self.knots) - 1
+        for power in reversed(range(last.bit_length())):
+            further = (place + 2**power).clamp(max=last)
+            place = torch.where(knots[further] <= x, further, place)
+        place = place.clamp(max=last - 1)
+        s = 2 * (x - knots[place]) / (knots[place + 1] - knots[place]) - 1
+        inside = s.clamp(-1, 1)
+        value = slope = torch.zeros_like(x)
+        for power in reversed(range(pieces.shape[1])):
+            slope = slope * inside + value
+            value = value * inside + pieces[:, power][place]
+        return value + slope * (s - inside)
 
     def first_derivative(self, x: Tensor) -> Tensor:
         """Evaluate the derivative; at a knot, that of the piece above it."""
@@ -103,10 +119,6 @@ class PiecewisePolynomial(Activation):
     def panel_edges(self) -> tuple[float, ...] | None:
         """The knots, unless pieces have so high a degree that their squares need finer panels."""
         return self.knots if len(self.pieces[0]) <= _PANEL_DEGREE + 1 else None
-
-    def source(self, program: Program) -> str:
-        """A call of a table."""
-        return program.table(self)
 
 
 class _Lookup(torch.autograd.Function):

@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from shoal.activations.base import Activation, Program
+from shoal.activations.base import Activation
 from shoal.activations.bounds import ERROR, Evaluated, Smoothness, exponential, logarithm
 from shoal.activations.closed_forms import ClosedForm, ErfForm, GELUForm, SinusoidForm
 from shoal.core.checks import real
@@ -248,11 +248,6 @@ class Sinusoid(_Analytic):
         """The closed form of a sum of a sine, a cosine and a line."""
         odd, even = math.cos(self.phase), math.sin(self.phase)
         return SinusoidForm(self.frequency, odd, even, self.slope)
-
-    def source(self, program: Program) -> str:  # noqa: ARG002
-        """The function."""
-        wave = f"torch.sin({self.frequency!r} * x + {self.phase!r})"
-        return f"{wave} + {self.slope!r} * x" if self.slope else wave
 
 
 def _normal_distribution(x: Tensor) -> Tensor:

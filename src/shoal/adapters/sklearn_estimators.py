@@ -1,10 +1,13 @@
 """A regressor and a classifier with the kernels of infinitely wide networks."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from numbers import Real
 from typing import Any, Literal, Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import softmax
@@ -12,12 +15,14 @@ from torch import Tensor
 
 from shoal.activations import Activation
 from shoal.adapters.networks import as_images, described_function
-from shoal.adapters.weighted_regression import WeightedRegression, weighted_regression
 from shoal.architectures import Architecture
 from shoal.core.checks import host_array, real, real_array
 from shoal.core.processes import Group
-from shoal.learning.regression import KernelRegression, kernel_regression
-from shoal.learning.regression.ridge_path import Criterion, checked_criterion
+from shoal.kernels import kernel
+from shoal.learning import Decomposition, KernelRegression, kernel_regression
+from shoal.learning.decomposition import ShiftedDecomposition
+from shoal.learning.ridges import Criterion, checked_criterion, path_of
+from shoal.numerics import CholeskyFactor
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin
@@ -35,6 +40,66 @@ except ImportError as error:
     ) from error
 
 Array = NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class WeightedRegression:
+    r"""$f(x) = k(x, X) \alpha$ with $\alpha = (K + \lambda W^{-1})^{-1} y$.
+
+    It minimizes $\sum_i w_i (y_i - f(x_i))^2 + \lambda \|f\|^2$: a weight of two is a sample that
+    is there twice, and samples of weight zero are left out. With $W^{1/2} K W^{1/2}$ and targets
+    $W^{1/2} y$ all is as without weights: the squared residuals of samples that are left out are
+    those of $y$ times their weights.
+
+    Attributes:
+        coefficients: $\alpha$, in the shape of the targets; zero where the weight is.
+        ridge: $\lambda$.
+        left_out: Leave-one-out predictions, for samples of positive weight.
+        targets: Their targets.
+        weights: Their weights.
+    """
+
+    coefficients: Array = field(repr=False)
+    ridge: float
+    left_out: Array = field(repr=False)
+    targets: Array = field(repr=False)
+    weights: Array = field(repr=False)
+    _kernels: Callable[..., torch.Tensor] = field(repr=False)
+    _x: Array = field(repr=False)
+
+    @classmethod
+    def fit(
+        cls,
+        kernels: Callable[..., torch.Tensor],
+        x: Array,
+        y: Array,
+        ridge: float | Criterion,
+        weights: Array,
+    ) -> "WeightedRegression":
+        """Regress targets on inputs, by one factorization of the weighted kernel."""
+        some = weights > 0
+        root = torch.from_numpy(np.sqrt(weights[some]))[:, None]
+        targets = root * torch.from_numpy(y[some].reshape(len(root), -1))
+        matrix = (kernels(x[some]) * root * root.T).contiguous()
+        factor: ShiftedDecomposition | CholeskyFactor
+        if isinstance(ridge, str):
+            criterion, parts = checked_criterion("ridge", ridge), Decomposition.of(matrix)
+            ridge = path_of(parts, targets).best(criterion)
+            factor = parts.shifted(ridge)
+        else:
+            ridge = real("ridge", ridge, at_least=0.0)
+            factor = CholeskyFactor(matrix, matrix.diagonal().clone(), ridge)
+        solution, inverse = factor.solve(targets), factor.inverse_diagonal()[:, None]
+        shape = (len(root), *y.shape[1:])
+        coefficients = np.zeros_like(y)
+        coefficients[some] = (root * solution).numpy().reshape(shape)
+        left_out = ((targets - solution / inverse) / root).numpy().reshape(shape)
+        return cls(coefficients, ridge, left_out, y[some], weights[some], kernels, x)
+
+    def predict(self, x: Array) -> Array:
+        """The regression function at inputs of shape (m, p)."""
+        values: Array = self._kernels(x, self._x).numpy() @ self.coefficients
+        return values
 
 
 class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
@@ -95,8 +160,9 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
                 process_group=self.process_group,
             )
         else:
-            self.regression_ = weighted_regression(
-                function, self.which, inputs, y - self.intercept_, _ridge(self.ridge), weights
+            kernels = partial(_kernels, function.architecture, function.trainable, self.which)
+            self.regression_ = WeightedRegression.fit(
+                kernels, inputs, y - self.intercept_, self.ridge, weights
             )
         self.ridge_ = self.regression_.ridge
         self.dual_coef_ = self.regression_.coefficients
@@ -265,9 +331,8 @@ class KernelClassifier(ClassifierMixin, _KernelEstimator):  # type: ignore[misc]
         """The factor of the regressed indicators in the logarithms of probabilities."""
         regression = self.regression_
         if isinstance(regression, WeightedRegression):
-            used = regression.weights > 0
-            weights, left_out = regression.weights[used], regression.left_out[used]
-            targets = regression.targets[used]
+            weights, left_out = regression.weights, regression.left_out
+            targets = regression.targets
         else:
             loo = regression.loo()
             left_out, targets = loo.predictions, loo.predictions + loo.residuals
@@ -284,10 +349,13 @@ def _weights(given: Any, x: Array) -> Array | None:
     return checked
 
 
-def _ridge(given: Any) -> float | Criterion:
-    if isinstance(given, str):
-        return checked_criterion("ridge", given)
-    return real("ridge", given, at_least=0.0)
+def _kernels(
+    architecture: Architecture, trainable: frozenset[str], which: str, x: Array, z: Any = None
+) -> torch.Tensor:
+    other = None if z is None else torch.from_numpy(z)
+    found = kernel(architecture, torch.from_numpy(x), other, trainable=trainable)
+    values: torch.Tensor = getattr(found, which)
+    return values
 
 
 def _each_class(values: Array) -> Array:

@@ -13,7 +13,7 @@ from shoal.adapters.networks import GUARANTEES, as_images, described_function, r
 from shoal.architectures import Architecture
 from shoal.core.checks import one_of, real, real_array
 from shoal.kernels import KernelFunction, kernel
-from shoal.kernels.gradients.variance_tangents import variance_tangents
+from shoal.kernels.gradient import variance_tangents
 from shoal.kernels.images.function import ImageKernels
 
 try:

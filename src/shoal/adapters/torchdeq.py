@@ -1,31 +1,29 @@
 """The interface of torchdeq on shoal's equilibria: existing code switches by its import.
 
-torchdeq itself is not needed. What it offers and this does not is refused, with a word on what to
-use instead.
+torchdeq itself is not needed. An option is supported, or must equal torchdeq's default.
 """
 
+import argparse
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
-from typing import Any, NoReturn
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrizations, parametrize
 
-from shoal.adapters.torchdeq_norms import (
-    apply_norm,
-    jac_reg,
-    remove_norm,
-    reset_deq,
-    reset_norm,
+from shoal.core.checks import flag, integer, one_of, real
+from shoal.core.torch_compat import uncompiled
+from shoal.equilibrium import (
+    Anderson,
+    Broyden,
+    DampedPicard,
+    Equilibrium,
+    Implicit,
+    Picard,
+    Solution,
+    Solver,
 )
-from shoal.adapters.torchdeq_options import Options, add_deq_args, mapping_of, solver_of
-from shoal.core.torch_compat import pytree, uncompiled
-from shoal.equilibrium.gradients import Implicit
-from shoal.equilibrium.module import Equilibrium
-from shoal.equilibrium.problem import FunctionProblem
-from shoal.equilibrium.solution import Solution, SolveLog
-from shoal.equilibrium.solver import Solver
-from shoal.equilibrium.state import State
 
 __all__ = [
     "DEQ",
@@ -39,53 +37,131 @@ __all__ = [
     "reset_norm",
 ]
 
-_POWER_STEPS = 100
-_INSTEAD = {
-    "mem_gc": "torch.utils.checkpoint.checkpoint(f, *inputs, use_reentrant=False)",
-    "register_deq": "shoal.Equilibrium, which takes any cell, solver and gradient",
-    "register_solver": "one of shoal's solvers as f_solver, such as shoal.NewtonKrylov()",
-    "get_solver": "shoal.equilibrium.solve(f, z0, solver=...)",
-    "register_norm": "torch.nn.utils.parametrize.register_parametrization",
-    "register_norm_module": "torch.nn.utils.parametrize.register_parametrization",
-    "power_method": "deq(f, z, sradius_mode=True) in evaluation mode",
-    "fp_correction": "a weighted sum of your loss over the states that deq returns",
-    "register_weight_func": "a weighted sum of your loss over the states that deq returns",
-    "solver_stat_from_final_step": "the second result of deq, which has the residual of its state",
-    "mixed_init": "a start of your own, z0",
-    "reset_dropout": "nothing: random numbers of a cell are drawn once for each solve",
-    **dict.fromkeys(
-        ("core", "dropout", "grad", "loss", "norm", "solver", "utils"),
-        "its functions, which are in shoal.adapters.torchdeq itself",
-    ),
+State = Tensor | list[Tensor]
+
+# options that must have torchdeq's defaults, by the function that takes them
+_FIXED: dict[str, dict[str, Any]] = {
+    "get_deq": {
+        "core": "sliced",
+        "n_states": 1,
+        "indexing": [],
+        "sup_gap": -1,
+        "sup_loc": [],
+        "no_stat": None,
+    },
+    "apply_norm": {
+        "norm_no_scale": False,
+        "norm_target_norm": 1.0,
+        "norm_clip": False,
+        "norm_clip_value": 1.0,
+        "sn_n_power_iters": 1,
+    },
+    "solver_kwargs": {"lam": 1e-4, "ls": False, "return_final": False},
+    "deq(f, z)": {"sradius_mode": False, "backward_writer": None},
+}
+# flags of a command line that are read by the program, or by apply_norm
+_FLAGS: dict[str, Any] = {
+    "norm_type": "weight_norm",
+    **_FIXED["apply_norm"],
+    "gamma": 0.8,
+    "jac_loss_weight": 0.0,
+    "jac_loss_freq": 0.0,
+    "jac_incremental": 0,
+    "sradius_mode": False,
+}
+_NORMED: dict[type[nn.Module], int] = {
+    **dict.fromkeys((nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d), 0),
+    **dict.fromkeys((nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d), 1),
 }
 
 
-def __getattr__(name: str) -> NoReturn:
-    if name in _INSTEAD or name.startswith("Variational"):
-        instead = _INSTEAD.get(name, "torch.nn.Dropout: its mask is drawn once for each solve")
-        raise ImportError(f"shoal.adapters.torchdeq has no {name}; use {instead}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+def _check_fixed(where: str, given: Mapping[str, Any]) -> None:
+    """Refuse options at other values than torchdeq's defaults."""
+    for name, default in _FIXED[where].items():
+        value = given.get(name, default)
+        if value != default and (value or default):  # None for an empty list
+            raise ValueError(
+                f"{name} must be {default!r}, torchdeq's default, got {value!r}: "
+                "docs/coming-from-torchdeq.md has shoal's own ways"
+            )
+
+
+@dataclass(frozen=True)
+class Options:
+    """The supported options of torchdeq with its defaults, and ``on_failure``."""
+
+    f_solver: str | Solver = "fixed_point_iter"
+    b_solver: str | Solver = "fixed_point_iter"
+    f_max_iter: int = 40
+    b_max_iter: int = 40
+    f_tol: float = 1e-3
+    b_tol: float = 1e-6
+    f_stop_mode: str = "abs"
+    b_stop_mode: str = "abs"
+    eval_factor: float = 1.0
+    eval_f_max_iter: int = 0
+    ift: bool = False
+    hook_ift: bool = False
+    grad: int = 1
+    tau: float = 1.0
+    on_failure: str = "warn"
+
+    def __post_init__(self) -> None:
+        """Check the fields that no other object checks."""
+        for name in ("ift", "hook_ift"):
+            flag(name, getattr(self, name))
+        for name, least in {"f_max_iter": 1, "b_max_iter": 1, "eval_f_max_iter": 0}.items():
+            integer(name, getattr(self, name), at_least=least)
+        grad = self.grad[0] if isinstance(self.grad, list) and len(self.grad) == 1 else self.grad
+        object.__setattr__(self, "grad", integer("grad", grad, at_least=1))
+        real("eval_factor", self.eval_factor, above=0)
+        real("tau", self.tau, above=0)
+
+    def solver(self, which: str, steps: int, given: Mapping[str, Any]) -> Solver:
+        """The method of the forward (``"f"``) or the backward pass, with options of a call."""
+        kind, tol = getattr(self, f"{which}_solver"), getattr(self, f"{which}_tol")
+        mode = one_of(f"{which}_stop_mode", getattr(self, f"{which}_stop_mode"), ("abs", "rel"))
+        _check_fixed("solver_kwargs", given)
+        left = {name: v for name, v in given.items() if name not in _FIXED["solver_kwargs"]}
+        solver: Solver
+        if isinstance(kind, Solver):
+            solver = replace(kind, max_steps=steps)
+        elif one_of(f"{which}_solver", kind, ("fixed_point_iter", "anderson", "broyden")) == (
+            "anderson"
+        ):
+            history = max(1, integer("m", left.pop("m", 6), at_least=2) - 1)  # differences
+            solver = Anderson(history, left.pop("tau", 1.0), max_steps=steps)
+        elif kind == "broyden":
+            solver = Broyden(left.pop("LBFGS_thres", None) or steps, max_steps=steps)
+        else:
+            tau = left.pop("tau", 1.0)
+            solver = Picard(max_steps=steps) if tau == 1 else DampedPicard(1 - tau, max_steps=steps)
+        if left:
+            raise ValueError(f"solver_kwargs must be options of {kind!r}, got {sorted(left)}")
+        return solver.with_tolerances(*((tol, 0.0) if mode == "rel" else (0.0, tol)))
 
 
 class SolverInfo(dict[str, Tensor]):
-    """How the last solve of a call went, per sample.
+    """Statistics of the last solve of a call, per sample.
 
     Its keys are ``"abs_lowest"`` and ``"rel_lowest"``, the residual of the state and its ratio to
-    the state's norm; ``"nstep"``; in evaluation mode ``"sradius"``; and ``"status"``, a
-    :class:`shoal.equilibrium.Status` each.
+    the state's norm; ``"nstep"``; and ``"status"``, a :class:`shoal.equilibrium.Status` each.
     """
 
-    def __missing__(self, key: str) -> NoReturn:
-        if key in ("abs_trace", "rel_trace"):
-            raise KeyError(
-                f"{key} is not recorded: residuals are looked at as seldom as may be; "
-                "'abs_lowest' and 'rel_lowest' are those of the result"
-            )
-        raise KeyError(key)
+    @classmethod
+    def of(cls, found: Solution) -> "SolverInfo":
+        """The statistics of a solution."""
+        leaves = found.value if isinstance(found.value, list) else [found.value]
+        norms = [leaf.detach().reshape(len(leaf), -1).norm(dim=1) for leaf in leaves]
+        size = torch.stack(norms).norm(dim=0)
+        relative = found.residual / size.clamp_min(torch.finfo(size.dtype).tiny)
+        return cls(
+            abs_lowest=found.residual, rel_lowest=relative, nstep=found.steps, status=found.status
+        )
 
 
 class DEQ(nn.Module):
-    """What ``get_deq`` returns: called with a function and a start, it returns equilibria.
+    """The module that ``get_deq`` returns: called with a function and a start, it solves.
 
     Attributes:
         options: The options.
@@ -94,16 +170,15 @@ class DEQ(nn.Module):
 
     def __init__(self, options: Options) -> None:
         super().__init__()
-        self.options, self.log = options, SolveLog(once=True)
-        o = options
-        self._adjoint = solver_of("b", o.b_solver, o.b_max_iter, o.b_tol, o.b_stop_mode, {})
-        self._solver_with({}, o.f_max_iter)  # to see that it can be made
+        self.options = options
+        self.log = Equilibrium(torch.tanh, on_failure=options.on_failure).log
+        self._layer(torch.tanh, {})  # refuses bad options
 
     @uncompiled
     def forward(
         self,
-        func: Callable[..., State],
-        z_init: State,
+        func: Callable[..., Any],
+        z_init: Tensor | Sequence[Tensor],
         solver_kwargs: Mapping[str, Any] | None = None,
         sradius_mode: bool = False,
         backward_writer: None = None,
@@ -115,90 +190,44 @@ class DEQ(nn.Module):
             z_init: Where to start: a tensor, or a list or tuple of tensors.
             solver_kwargs: Options of this call: ``f_max_iter``, ``tau`` (damping), ``m`` (memory
                 of ``"anderson"``), ``LBFGS_thres`` (of ``"broyden"``).
-            sradius_mode: Whether to estimate the spectral radius of the Jacobian, in evaluation
-                mode.
-            backward_writer: Refused: ``log.backward`` has what it would be told.
+            sradius_mode: Not supported: ``shoal.diagnose`` estimates spectral radii.
+            backward_writer: Not supported: ``log.backward`` has the statistics.
 
         Returns:
-            States with gradients, the last of which is the equilibrium, and how the solve went. In
-            evaluation mode there is one state, without a gradient.
+            A list with the equilibrium, and statistics of the solve. In evaluation mode the state
+            has no gradient.
         """
-        if backward_writer is not None:
-            raise ValueError(
-                "backward_writer must be None, got a function; after a backward pass "
-                "deq.log.backward has the statistics, one entry per sample"
-            )
-        own = dict(solver_kwargs or {})
-        cell: Callable[..., State] = func
-        if isinstance(z_init, list | tuple):
-            z_init, cell = list(z_init), _Several(func)
-        if self.training:
-            return self._train(cell, z_init, own)
-        steps = own.pop("f_max_iter", self.options.test_steps)
-        with torch.no_grad():
-            problem, found = self._solve(cell, z_init, self._solver_with(own, steps))
-        state = problem.layout.state(found.value)
-        info = _info(found)
-        if sradius_mode:
-            info["sradius"] = _spectral_radius(problem, found.value)
+        _check_fixed(
+            "deq(f, z)", {"sradius_mode": sradius_mode, "backward_writer": backward_writer}
+        )
+        state: State = list(z_init) if not isinstance(z_init, Tensor) else z_init
+        cell: Callable[..., Any] = _Several(func) if isinstance(state, list) else func
+        layer, options = self._layer(cell, dict(solver_kwargs or {})), self.options
+        exact = self.training and (options.ift or options.hook_ift)
+        with torch.set_grad_enabled(exact and torch.is_grad_enabled()):
+            state = layer(state)
+        assert layer.solution is not None
+        info = SolverInfo.of(layer.solution)
+        for _ in range(options.grad if self.training and not exact else 0):
+            value: Any = cell(state)
+            if isinstance(state, list):
+                state = [a.lerp(b, options.tau) for a, b in zip(state, value, strict=True)]
+            else:
+                state = state.lerp(value, options.tau)
         return [state], info
 
-    def _train(
-        self, cell: Callable[..., State], z: State, own: dict[str, Any]
-    ) -> tuple[list[State], SolverInfo]:
-        options = self.options
-        slices = options.slices(own.pop("f_max_iter", options.f_max_iter))
-        counts = options.phantom_steps * (len(slices) // len(options.phantom_steps))
-        states: list[State] = []
-        found: Solution | None = None
-        for index, (steps, count) in enumerate(zip(slices, counts, strict=True)):
-            last = index == len(slices) - 1
-            solver = self._solver_with(dict(own), steps)
-            if last and (options.ift or options.hook_ift):
-                layer = self._layer(cell, solver)
-                states.append(layer(z))
-                found = layer.solution
-                break
-            problem, found = self._solve(cell, z, solver, silent=not last)
-            several = self._phantom(problem, found.value, count)
-            states += several
-            z = several[-1] if options.core == "sliced" else problem.layout.state(found.value)
-            z = pytree.tree_map(Tensor.detach, z)
-        assert found is not None
-        return states, _info(found)
-
-    def _phantom(self, problem: FunctionProblem, rows: Tensor, count: int) -> list[State]:
-        """The states after steps from the solution, damped, that autograd follows."""
-        states = []
-        for step in range(1, count + 1):
-            value = problem.evaluate(rows)
-            rows = value if self.options.tau == 1 else rows.lerp(value, self.options.tau)
-            if self.options.samples(step, count):
-                states.append(problem.layout.state(rows))
-        return states
-
-    def _solve(
-        self, cell: Callable[..., State], z: State, solver: Solver, *, silent: bool = False
-    ) -> tuple[FunctionProblem, Solution]:
-        """Solve without a gradient."""
-        layer = self._layer(cell, solver)
-        if silent:  # a state on the way, of which nobody expects that it has converged
-            layer.options = replace(layer.options, on_failure="status", log=SolveLog())
-        problem, start = layer.problem(z)
-        with torch.no_grad():
-            return problem, layer.options.solve_forward(problem, start).solution
-
-    def _layer(self, cell: Callable[..., State], solver: Solver) -> Equilibrium:
-        on_failure = self.options.on_failure
-        gradient = Implicit(self._adjoint)
-        layer = Equilibrium(cell, solver=solver, gradient=gradient, on_failure=on_failure)
+    def _layer(self, cell: Callable[..., Any], given: dict[str, Any]) -> Equilibrium:
+        o, steps = self.options, self.options.f_max_iter
+        if not self.training:
+            steps = o.eval_f_max_iter or max(1, int(steps * o.eval_factor))
+        layer = Equilibrium(
+            cell,
+            solver=o.solver("f", given.pop("f_max_iter", steps), given),
+            gradient=Implicit(o.solver("b", o.b_max_iter, {})),
+            on_failure=o.on_failure,
+        )
         layer.options = replace(layer.options, log=self.log)
         return layer
-
-    def _solver_with(self, own: dict[str, Any], steps: int) -> Solver:
-        """The method of the forward pass, with what a call says of it."""
-        o = self.options
-        return solver_of("f", o.f_solver, steps, o.f_tol, o.f_stop_mode, own)
 
 
 class _Several:
@@ -218,7 +247,7 @@ def get_deq(args: object = None, **options: Any) -> DEQ:
     with ``ift=True``. Samples that do not converge are reported, as ``on_failure`` says.
 
     Args:
-        args: Options as attributes or in a dictionary; what else is in it is the caller's own.
+        args: Options as attributes or in a dictionary; other entries are ignored.
         options: Options by name, before those of ``args``; ``on_failure`` is ``"warn"``,
             ``"raise"`` or ``"status"``, as in :class:`shoal.Equilibrium`.
 
@@ -233,33 +262,98 @@ def get_deq(args: object = None, **options: Any) -> DEQ:
         [2.0, 2.0, 0.0]
     """
     names = {field.name for field in fields(Options)}
-    unknown = sorted(set(options) - names)
+    known = {*names, *_FIXED["get_deq"]}
+    unknown = sorted(set(options) - known)
     if unknown:
-        raise TypeError(f"get_deq has no option {unknown[0]!r}; it has {', '.join(sorted(names))}")
-    chosen = {name: value for name, value in mapping_of(args).items() if name in names}
-    return DEQ(Options(**{**chosen, **options}))
+        raise TypeError(f"get_deq has no option {unknown[0]!r}; it has {', '.join(sorted(known))}")
+    chosen = {**_mapping(args), **options}
+    _check_fixed("get_deq", chosen)
+    return DEQ(Options(**{name: value for name, value in chosen.items() if name in names}))
 
 
-def _info(found: Solution) -> SolverInfo:
-    leaves: list[Tensor] = pytree.tree_leaves(found.value)
-    norms = [leaf.detach().reshape(len(leaf), -1).norm(dim=1) for leaf in leaves]
-    size = torch.stack(norms).norm(dim=0)
-    relative = found.residual / size.clamp_min(torch.finfo(size.dtype).tiny)
-    return SolverInfo(
-        abs_lowest=found.residual, rel_lowest=relative, nstep=found.steps, status=found.status
-    )
+def _mapping(args: object) -> Mapping[str, Any]:
+    """Options by name, of a dictionary or a namespace."""
+    if args is not None and not isinstance(args, Mapping) and not hasattr(args, "__dict__"):
+        kind = type(args).__name__
+        raise TypeError(f"args must be a namespace, a dictionary or None, got {kind}")
+    return args if isinstance(args, Mapping) else {} if args is None else vars(args)
 
 
-def _spectral_radius(problem: FunctionProblem, z: Tensor) -> Tensor:
-    """The growth of a random vector under products with the Jacobian, in the second half."""
-    near = problem.linearize(z.detach())
-    generator = torch.Generator().manual_seed(0)
-    vector = torch.randn(z.shape, generator=generator, dtype=z.dtype).to(z.device)
-    logs = []
-    with torch.no_grad():
-        for _ in range(_POWER_STEPS):
-            vector = near.pull(vector)
-            size = vector.norm(dim=1, keepdim=True).clamp_min(torch.finfo(z.dtype).tiny)
-            vector = vector / size
-            logs.append(size[:, 0].log())
-    return torch.stack(logs[_POWER_STEPS // 2 :]).mean(0).exp()
+def add_deq_args(parser: argparse.ArgumentParser) -> None:
+    """Add torchdeq's options to a program's command line, with its defaults."""
+    defaults = {field.name: field.default for field in fields(Options)}
+    for name, default in {**defaults, **_FIXED["get_deq"], **_FLAGS}.items():
+        options: dict[str, Any] = {"default": default, "help": f"default: {default}"}
+        if default is None or isinstance(default, bool):
+            options |= {"action": "store_true"}
+        elif isinstance(default, list) or name == "grad":
+            options |= {"type": int, "nargs": "+", "default": [default] if name == "grad" else []}
+        else:
+            options |= {"type": type(default)}
+        parser.add_argument(f"--{name}", **options)
+
+
+def apply_norm(
+    model: nn.Module,
+    norm_type: str = "weight_norm",
+    prefix_filter_out: str | Sequence[str] | None = None,
+    filter_out: str | Sequence[str] | None = None,
+    args: object = None,
+) -> None:
+    """Give linear and convolutional layers weight normalization with a learned scale, PyTorch's.
+
+    Args:
+        model: The model.
+        norm_type: ``"weight_norm"`` or ``"none"``.
+        prefix_filter_out: Layers whose names begin so are left out.
+        filter_out: Layers whose names contain this are left out.
+        args: May have ``norm_type``, instead of the argument, and torchdeq's other options of
+            norms at their defaults.
+    """
+    given = _mapping(args)
+    norm_type = given.get("norm_type", norm_type)
+    if one_of("norm_type", norm_type, ("weight_norm", "none")) == "none":
+        return
+    _check_fixed("apply_norm", given)
+    starts, parts = _several(prefix_filter_out), _several(filter_out)
+    for name, module in list(model.named_modules()):
+        left_out = name.startswith(starts) or any(part in name for part in parts)
+        if type(module) in _NORMED and not left_out:
+            parametrizations.weight_norm(module, "weight", _NORMED[type(module)])
+
+
+def _several(names: str | Sequence[str] | None) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else tuple(names or ())
+
+
+def remove_norm(model: nn.Module) -> None:
+    """Replace normalized weights by plain ones of the same values."""
+    for module in list(model.modules()):
+        if type(module).__bases__[0] in _NORMED and parametrize.is_parametrized(module, "weight"):
+            parametrize.remove_parametrizations(module, "weight")
+
+
+def reset_norm(model: nn.Module) -> None:
+    """Nothing to do: weights are normalized wherever they are used."""
+
+
+def reset_deq(model: nn.Module) -> None:
+    """Nothing to do: norms are up to date, and dropout is drawn once for each solve."""
+
+
+def jac_reg(f0: Tensor, z0: Tensor, vecs: int = 1, create_graph: bool = True) -> Tensor:
+    r"""A random estimate of $\|J\|_F^2$ per entry of the state, to be added to a loss.
+
+    Args:
+        f0: The value of a function at ``z0``, with its graph.
+        z0: The point, which requires a gradient.
+        vecs: Number of random vectors that it is averaged over.
+        create_graph: Whether it is differentiable itself.
+    """
+    squares = []
+    for _ in range(integer("vecs", vecs, at_least=1)):
+        (product,) = torch.autograd.grad(
+            f0, z0, torch.randn_like(f0), retain_graph=True, create_graph=create_graph
+        )
+        squares.append(product.square().sum())
+    return torch.stack(squares).mean() / z0.numel()

@@ -14,11 +14,10 @@ from shoal.app.certify import certify
 from shoal.app.design import design
 from shoal.app.diagnose import diagnose
 from shoal.app.explore import explore
-from shoal.app.terminal import note
 
 BAD_INPUT, INTERRUPTED = 2, 130  # 128 + SIGINT, as shells count
 
-# what the library says to users; anything else is a bug, with its traceback
+# errors that the library raises on purpose; anything else is a bug, with its traceback
 _EXPECTED = (
     *(ValueError, TypeError, OSError, ImportError, MemoryError, RuntimeError, AccuracyError),
 )
@@ -31,10 +30,10 @@ class Commands(TyperGroup):
         """Run a command and exit."""
         try:
             code = super().main(*args, **options | {"standalone_mode": False})
-            sys.stdout.flush()  # now, while a full disk can still be told of
+            sys.stdout.flush()  # now, so that a full disk is an error
         except (KeyboardInterrupt, typer.Abort):
             code = INTERRUPTED
-        except BrokenPipeError:  # who reads has read enough
+        except BrokenPipeError:  # the reader has ended
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             code = 1
         except Exception as error:
@@ -43,10 +42,11 @@ class Commands(TyperGroup):
                 raise
             if _debug:
                 traceback.print_exception(error)
-            note(f"Error: {_in_words(error) if usage is None else usage()}")
+            text = _in_words(error) if usage is None else usage()
+            typer.echo(" ".join(f"Error: {text}".split()), err=True)
             code = BAD_INPUT
         if code == INTERRUPTED:
-            note("Interrupted; no file is half-written.")
+            typer.echo("Interrupted; no file is half-written.", err=True)
         sys.exit(code if isinstance(code, int) else 0)
 
 

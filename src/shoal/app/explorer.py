@@ -1,9 +1,8 @@
-r"""The explorer: a page that computes, and what it knows of the data.
+"""A page on which a deep equilibrium model can be changed interactively.
 
-What the limits of high dimension see of inputs and targets, in a few hundred numbers.
-
+The page computes by itself, from tables and a summary of the data in a few hundred numbers.
 Spectra, training curves and learning curves depend on the data through the eigenvalues of the
-inputs' second moment and through how much of the target's variance is linear along each of its
+inputs' second moment, and through how much of the target's variance is linear along each of its
 directions; all else of the target is noise to the linear part of a kernel.
 """
 
@@ -16,18 +15,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from shoal.app import output
 from shoal.app.inputs import Inputs
-from shoal.app.pages import template, versions
 
 TESTED = 1e-6
-"""How far kernels of the page may be from those of shoal, relative to the diagonal."""
+"""The tested error of the page's kernels, relative to the diagonal."""
 
 NUMERICS = ("series.js", "activations.js", "kernel.js", "twin.js", "spectrum.js")
 """The scripts that compute, in the order in which they stand on the page."""
 SCRIPTS = (*NUMERICS, "state.js", "plot.js", "panels.js", "phase.js", "controls.js")
 """All scripts."""
 
-_SINGLE = 48  # largest eigenvalues that are kept one by one
+_SINGLE = 48  # largest eigenvalues, kept one by one
 _GROUPS = 96  # of the others
 _QUANTILES = 41  # of the norms
 _ROUNDING = 1e-10  # of the largest: an eigenvalue that is zero
@@ -35,19 +34,19 @@ _ROUNDING = 1e-10  # of the largest: an eigenvalue that is zero
 
 @dataclass(frozen=True)
 class Population:
-    """Inputs and targets as a page knows them; lengths are in units of the root mean square norm.
+    """A summary of inputs and targets; lengths are in units of the root mean square norm.
 
     Attributes:
-        name: What they are called.
+        name: The name of the data.
         size: The dimension p.
-        samples: How many there were, or ``None`` if they are a model.
+        samples: The number of samples, or ``None`` for a model.
         values: Eigenvalues of p times the second moment, in increasing order, with mean one.
-        shares: Which part of the directions has each.
-        signal: Which part of the target's variance is linear along them.
-        noise: The rest of it.
+        shares: The share of the directions with each eigenvalue.
+        signal: The share of the target's variance that is linear along them.
+        noise: The remaining share.
         norms: Quantiles of the norms, from the least to the largest.
-        target: What is learned, in words.
-        notes: What else there is to say, in sentences.
+        target: A description of the target.
+        notes: Sentences on the data.
     """
 
     name: str
@@ -73,7 +72,7 @@ def _rounded(value: Any) -> Any:
 
 
 def two_classes(size: int = 1000) -> Population:
-    """Two classes of one covariance without a direction; the page says how far apart they are."""
+    """Two classes of one covariance; their distance is set on the page."""
     return Population(
         name="two classes",
         size=size,
@@ -90,8 +89,8 @@ def two_classes(size: int = 1000) -> Population:
 def population_of(data: Inputs) -> Population:
     """Summarize data, whose columns must have been centered.
 
-    The linear part of the target is estimated by regression on the principal components, less what
-    as many random numbers would explain.
+    The linear part of the target is estimated by regression on the principal components, less the
+    share that as many random numbers would explain.
 
     Example:
         >>> import torch
@@ -143,7 +142,7 @@ def _linear_part(data: Inputs, components: Tensor) -> tuple[Tensor, float, str]:
         return torch.zeros(rank, dtype=torch.float64), 1.0, "a constant"
     explained = (components.T @ y).square().sum(1) / total
     left = max(0.0, 1 - float(explained.sum()))
-    by_chance = left / max(n - rank, 1)  # what each component explains of what is noise
+    by_chance = left / max(n - rank, 1)  # share of the noise along each component
     linear = (explained - by_chance).clamp(min=0.0)
     words = f"{len(data.classes)} classes" if data.classes else "the target"
     return linear, max(0.0, 1 - float(linear.sum())), words
@@ -177,7 +176,7 @@ def explorer_page(
     command: str | None = None,
 ) -> str:
     """The explorer as an HTML page that refers to nothing outside of itself."""
-    page = template("explorer.html")
+    page = output.template("explorer.html")
     from markupsafe import Markup
 
     tables = stored_tables()
@@ -189,7 +188,7 @@ def explorer_page(
     return page.render(
         population=population,
         command=command,
-        versions=versions(),
+        versions=output.versions(),
         activations=list(tables["activations"]),
         error=f"{max(table['error'] for table in tables['activations'].values()):.0e}",
         tested=f"{TESTED:.0e}",

@@ -1,10 +1,9 @@
 """The data of a command: a named dataset or a file, centered and scaled."""
 
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,19 +19,33 @@ _MANY = 0.25  # of the columns that hardly count: the scales are those of units,
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Inputs(Dataset):
-    """Samples as vectors, and how they were taken.
+    """Samples as vectors, and their preparation.
 
     Attributes:
-        seed: What draws fewer samples from these; without one, the first are taken.
-        rows: Where the samples are in what was loaded, if not all of it was taken.
+        seed: The seed that draws fewer samples; without one, the first are taken.
+        rows: Indices of the samples in the loaded data, if not all of it was taken.
         standardized: Whether the columns were given a mean of zero and a variance of one.
-        notes: Sentences on what was done to the data.
+        notes: Sentences on the preparation of the data.
     """
 
     seed: int | None = None
     rows: tuple[int, ...] | None = None
     standardized: bool = False
     notes: tuple[str, ...] = ()
+
+    def document(self) -> dict[str, Any]:
+        """The data in plain values, for JSON."""
+        return {
+            "name": self.name,
+            "samples": len(self),
+            "features": self.x.shape[1],
+            "dtype": str(self.x.dtype).removeprefix("torch."),
+            "device": str(self.x.device),
+            "standardized": self.standardized,
+            "seed": self.seed,
+            "rows": self.rows,
+            "notes": list(self.notes),
+        }
 
     def drawn(self, most: int | None = None) -> Tensor:
         """Indices of some samples, of each class its share, in the order of drawing."""
@@ -53,30 +66,33 @@ def load_inputs(
 ) -> Inputs:
     """Load inputs, center them, and scale them to a mean squared norm of one.
 
-    The columns of a table may be lengths and prices: where many of them hardly count beside the
-    largest, they are standardized before, and ``notes`` of what is returned says so. The pixels of
-    named datasets have one scale.
+    Columns of a table on very different scales, such as lengths and prices, are standardized
+    before, with a sentence in ``notes``. The pixels of named datasets have one scale.
 
-    ``most`` says how many samples are taken where ``n`` does not. A seed draws them, of each class
-    its share; it is 0 by default for a file, which may be sorted. Of a named dataset the first are
-    taken without one.
+    ``most`` is the number of samples without ``n``. A seed draws them, of each class its share; it
+    is 0 by default for a file, which may be sorted. Without a seed, the first samples are taken.
     """
     raw = _read(source, label)
     if len(raw.classes) == 1:
         raise ValueError(f"labels of {raw.name} must have two classes or more, got one")
+    count, x, notes = len(raw), raw.x, []
+    if n is not None and not 2 <= n <= count:
+        raise ValueError(f"-n must be between 2 and {count} for {raw.name}, got {n}")
     if source not in NAMES:
-        standardize = _scales(raw.x).differ if standardize is None else standardize
         seed = seed or 0
-    if n is not None and not 2 <= n <= len(raw):
-        raise ValueError(f"-n must be between 2 and {len(raw)} for {raw.name}, got {n}")
     rows = _order(raw, seed)[: most if n is None else n].sort().values
-    notes = [*_sampling(raw, len(rows), seed)]
-    x = raw.x
-    if prepared and standardize is not None:  # by all samples, not by those that are taken
-        notes += _scaling(_scales(x), standardize)
-        if standardize:
-            largest = x.abs().amax(0).clamp(min=torch.finfo(x.dtype).tiny)
-            x = data.standardize(replace(raw, x=x / largest)).x  # so that no square overflows
+    if len(rows) < count and seed is None:
+        notes.append(f"The first {len(rows)} of {count} samples.")
+    elif len(rows) < count:
+        shares = ", of each class its share" if raw.classes else ""
+        notes.append(f"{len(rows)} of {count} samples, drawn with seed {seed}{shares}.")
+    standardized = False
+    if prepared and (source not in NAMES or standardize is not None):
+        standardized, about_columns = _scaled(x, standardize)  # by all samples
+        notes += about_columns
+    if standardized:
+        largest = x.abs().amax(0).clamp(min=torch.finfo(x.dtype).tiny)
+        x = data.standardize(replace(raw, x=x / largest)).x  # so that no square overflows
     x = _normalized(raw.name, x[rows]) if prepared else x[rows]
     y = None if raw.y is None else raw.y[rows].to(device, None if raw.classes else dtype)
     return replace(
@@ -84,8 +100,8 @@ def load_inputs(
         x=x.to(device, dtype),
         y=y,
         seed=seed,
-        rows=tuple(rows.tolist()) if len(rows) < len(raw) else None,
-        standardized=prepared and bool(standardize),
+        rows=tuple(rows.tolist()) if len(rows) < count else None,
+        standardized=standardized,
         notes=tuple(notes),
     )
 
@@ -146,48 +162,26 @@ def _order(samples: Dataset, seed: int | None) -> Tensor:
     return order[place.argsort(stable=True)]
 
 
-class _Scales(NamedTuple):
-    """How many columns have a range below a tenth of the largest, are not constant, and are."""
+def _scaled(x: Tensor, wanted: bool | None) -> tuple[bool, list[str]]:
+    """Whether to standardize the columns of a table, and sentences about them.
 
-    small: int
-    columns: int
-    constant: int
-
-    @property
-    def differ(self) -> bool:
-        """Whether so many columns hardly count that the scales must be those of units."""
-        return self.small >= _MANY * self.columns > 0
-
-
-def _scales(x: Tensor) -> _Scales:
-    """Compare ranges and not standard deviations: what is rare is not on another scale."""
+    Ranges are compared and not standard deviations: rare values are not on another scale.
+    """
     ranges = x.amax(0) / 2 - x.amin(0) / 2  # halves, which do not overflow
     positive = ranges[ranges > 0]
-    small = int((positive < _SMALL * positive.max()).sum()) if len(positive) else 0
-    return _Scales(small, len(positive), len(ranges) - len(positive))
-
-
-def _sampling(raw: Inputs, taken: int, seed: int | None) -> Iterator[str]:
-    """Which samples were taken, in words, if not all."""
-    count = len(raw)
-    if taken < count and seed is None:
-        yield f"The first {taken} of {count} samples."
-    elif taken < count:
-        shares = ", of each class its share" if raw.classes else ""
-        yield f"{taken} of {count} samples, drawn with seed {seed}{shares}."
-
-
-def _scaling(found: _Scales, standardize: bool) -> Iterator[str]:
-    """What was done to the columns, in words."""
-    words = f"{found.small} of {found.columns} columns have a range below a tenth of the largest"
+    count, small = len(positive), int((positive < _SMALL * ranges.max()).sum())
+    differ = small >= _MANY * count > 0
+    standardize = differ if wanted is None else wanted
+    words = f"{small} of {count} columns have a range below a tenth of the largest"
+    notes = []
     if standardize:
-        reason = f": {words}" if found.differ else ""
-        yield f"The columns are standardized{reason} (--no-standardize keeps them)."
-    elif found.small:
-        yield f"{words} (--standardize)."
-    if found.constant:
-        verb = "is" if found.constant == 1 else "are"
-        yield f"{found.constant} of {found.columns + found.constant} columns {verb} constant."
+        reason = f": {words}" if differ else ""
+        notes.append(f"The columns are standardized{reason} (--no-standardize keeps them).")
+    elif small:
+        notes.append(f"{words} (--standardize).")
+    if count < len(ranges):
+        notes.append(f"{len(ranges) - count} of {len(ranges)} columns are constant.")
+    return standardize, notes
 
 
 def _normalized(name: str, x: Tensor) -> Tensor:

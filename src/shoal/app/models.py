@@ -1,57 +1,65 @@
-"""Trained models in files, and samples for them."""
+"""Trained models in files, samples for them, and ``shoal analyze --model FILE``."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import typer
 from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn import Module
 
 import shoal
+from shoal.app import output as out
 from shoal.app.inputs import load_inputs
+from shoal.app.sections import Findings
+from shoal.diagnosis import Diagnosis
+from shoal.diagnosis.words import Row, sections_of
+from shoal.distillation import Distillation
+from shoal.distillation.page import distillation_part
 
+NO_EQUILIBRIUM = 3
 _NESTED = ("state_dict", "model_state_dict", "model")  # where checkpoints keep the weights
+_DIAGNOSED, _DISTILLED = 64, 4000  # samples; some tens say as much as all
+_LAZY = 0.1  # change of the tangent kernel up to which training was nearly linear
 
 
-def model_in(file: Path, factory: str | None) -> Module:
+def model_in(file: Path, code: str | None) -> Module:
     """The model in a file, or of a factory with the weights in it.
 
     Args:
         file: The file.
-        factory: ``PATH.py:FACTORY``, what makes the model; that file is run.
+        code: ``PATH.py:FACTORY``, the factory of the model; that file is run.
     """
     if not file.is_file():
         raise ValueError(f"the model must be a file, got {str(file)!r}")
-    if factory is not None:
-        net, weights = _made(factory), weights_in(file)
+    if code is not None:
+        net, weights = _made(code), weights_in(file)
         try:
             net.load_state_dict(weights)
         except RuntimeError as error:
-            raise ValueError(f"{file} must hold the weights of {factory}: {error}") from None
+            raise ValueError(f"{file} must hold the weights of {code}: {error}") from None
         return net
     try:
         return shoal.load(file, device="cpu", on_failure="status")
     except ValueError as error:
         raise ValueError(
             f"the model must be a network of shoal.save ({error}); for the weights of another "
-            "model give PATH.py:FACTORY"
+            "model give --code PATH.py:FACTORY"
         ) from None
 
 
-def _made(factory: str) -> Module:
+def _made(code: str) -> Module:
     """The model that a function of a file returns; the file is run."""
-    path, _, name = factory.rpartition(":")
+    path, _, name = code.rpartition(":")
     place = Path(path)
     spec = spec_from_file_location(place.stem, place) if path and place.is_file() else None
     if spec is None or spec.loader is None:
-        raise ValueError(
-            f"what makes the model must be PATH.py:FACTORY of a file that is there, got {factory!r}"
-        )
+        raise ValueError(f"--code must be PATH.py:FACTORY of a file that exists, got {code!r}")
     module = module_from_spec(spec)
     sys.modules[place.stem] = module  # so that its classes are found
     sys.path.insert(0, str(place.resolve().parent))
@@ -59,23 +67,23 @@ def _made(factory: str) -> Module:
         spec.loader.exec_module(module)
         net = getattr(module, name)()
     except (Exception, SystemExit) as error:  # code of the user's, which can fail in any way
-        raise ValueError(f"{factory} does not run: {type(error).__name__}: {error}") from error
+        raise ValueError(f"{code} does not run: {type(error).__name__}: {error}") from error
     finally:
         sys.path.pop(0)
     if not isinstance(net, Module):
-        raise TypeError(f"{factory} must make a torch.nn.Module, got a {type(net).__name__}")
+        raise TypeError(f"{code} must make a torch.nn.Module, got a {type(net).__name__}")
     return net
 
 
 def weights_in(file: Path) -> Mapping[str, Tensor]:
-    """A state dictionary, of which no code is run."""
+    """A state dictionary, read without running any code."""
     try:
         if file.suffix == ".safetensors":
             return load_file(file)
         found: Any = torch.load(file, map_location="cpu", weights_only=True)
     except OSError:
         raise
-    except Exception as error:  # the same
+    except Exception as error:  # a damaged file can fail in any way
         why = next(iter(str(error).splitlines()), type(error).__name__)
         raise ValueError(
             f"{file} must hold a state dictionary, as of torch.save(model.state_dict(), ...): {why}"
@@ -96,8 +104,8 @@ def samples_for(
     Args:
         net: The model.
         data: A name or a file.
-        n: How many, at most.
-        label: Where the labels are; an .npy file beside one.
+        n: The largest number of samples.
+        label: The labels; an .npy file beside an .npy file.
     """
     dtype = next((p.dtype for p in net.parameters()), torch.get_default_dtype())
     if not data.endswith(".npy"):
@@ -110,7 +118,7 @@ def samples_for(
 
 
 def _rows(path: str, n: int, dtype: torch.dtype) -> Tensor:
-    """The first rows of an .npy file; numbers that are not whole in a dtype."""
+    """The first rows of an .npy file; integers stay integers."""
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except OSError:
@@ -123,3 +131,93 @@ def _rows(path: str, n: int, dtype: torch.dtype) -> Tensor:
     if not rows.isfinite().all():
         raise ValueError(f"DATA must have finite numbers, got NaN or infinity in {path!r}")
     return rows.to(dtype) if rows.is_floating_point() else rows
+
+
+def analyze_model(
+    file: Path,
+    code: str | None,
+    reference: Path | None,
+    data: str,
+    label: str | None,
+    n: int | None,
+    seed: int,
+    *,
+    output: Path | None,
+    json: bool,
+) -> None:
+    """Diagnose a trained model of a file, try replacements, and report both."""
+    net = model_in(file, code)
+    before = None if reference is None else weights_in(reference)
+    x, y = samples_for(net, data, _DISTILLED if n is None else n, label)
+    out.prepare(output)
+    with out.working("Diagnosing") as show:
+        found = shoal.diagnose(net, None, x[:_DIAGNOSED], reference=before)
+        show("Trying replacements")
+        twin = shoal.distill(net, x, y, seed=seed)
+    rows = tuple(_answers(found, twin))
+    record = {
+        "shoal": shoal.__version__, "file": str(file), "data": data,
+        "answer": {row.quantity: row.value for row in rows},
+        "diagnosis": found.document(), "distillation": twin.document(),
+    }  # fmt: skip
+    files = []
+    if output is not None:
+        parts = [distillation_part(twin), *sections_of(found)]
+        page = out.render_page(
+            f"Analysis of {found.model}",
+            f"{twin.verdict} Diagnosed on {found.samples} samples, distilled on {twin.trained_on}.",
+            [
+                ("answer", "Do I need this loop?", Findings(rows)),
+                *((part.name, part.title, part) for part in parts),
+            ],
+            device=found.iterations[0].state.device,
+        )
+        contents = {"report.html": page, "analysis.json": record}
+        figures = {"diagnosis": found.plot(), "replacements": twin.plot()}
+        files = out.save(output, contents | figures)
+
+    def tell() -> None:
+        out.show_rows(f"{found.model}: do I need this loop?", rows)
+        out.say(str(twin))
+        for remedy in found.remedies:
+            out.say(f"{remedy.what[:1].upper()}{remedy.what[1:]}: {remedy.why}.")
+        out.note(
+            "Held-out samples are a quarter of the samples. A model that was trained on them "
+            "remembers them, and its replacements do not: give samples that it has not seen."
+        )
+
+    out.conclude(record, tell, files, json=json)
+    require_equilibria(found)
+
+
+def require_equilibria(found: Diagnosis) -> None:
+    """Exit with a message if no equilibrium was found for some samples."""
+    if missing := found.samples - found.solved:
+        out.note(f"No equilibrium was found for {missing} of {found.samples} samples.")
+        raise typer.Exit(NO_EQUILIBRIUM)
+
+
+def _answers(found: Diagnosis, twin: Distillation) -> Iterator[Row]:
+    """The questions of a practitioner, in the order in which they are asked."""
+    yield Row("replace it?", "no" if twin.keep else "yes", twin.verdict)
+    named = {one.name: one for one in twin.candidates}
+    plain = named.get("plain layer, on labels") or named["plain layer, on outputs"]
+    near = "yes" if plain.loss <= twin.tolerance else "no"
+    yield Row("does a plain layer do?", near, f"{plain.name}: {twin.lost(plain)}")
+    yield Row(
+        "does it converge?",
+        ", ".join(f"{name}: {count}" for name, count in found.behaviors.items()),
+        f"of {found.samples} samples {found.solved} have an equilibrium that a solver finds",
+    )
+    if found.depth is not None:
+        half, every = found.depth.quantile(0.5), found.depth.quantile(1.0)
+        within = f"within {found.depth.tolerance:.0%} of the limit"
+        words = f"iterations for half of the samples, and for all that converge, {within}"
+        yield Row("how deep is it?", f"{half}, {every}", words)
+    change = found.kernel_change
+    if change is None:
+        yield Row("kernel regime", "", "unknown: --reference gives the weights before training")
+    else:
+        lazy = change.relative <= _LAZY
+        words = "nearly linear: a design learns the same" if lazy else "far from its kernel"
+        yield Row("kernel regime", f"{change.relative:.0%}", f"change of the NTK: {words}")

@@ -1,14 +1,16 @@
-"""Options that commands share, and checks of options."""
+"""Options that commands share.
+
+Modules of commands import torch when a command runs, so that ``--help`` is there at once.
+"""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import torch
 import typer
 
-from shoal.core import checks
-
 if TYPE_CHECKING:
+    import torch
+
     from shoal import DEQ
 
 NETWORK, DATA, OUTPUT = "Network", "Data", "Output"
@@ -29,44 +31,48 @@ Activation = Annotated[
     ),
 ]
 RecurrentVariance = Annotated[
-    float, typer.Option(help="σ_a², of the recurrent weights, at least 0.", rich_help_panel=NETWORK)
+    float, typer.Option(help="σ_a² of the recurrent weights, at least 0.", rich_help_panel=NETWORK)
 ]
 InputVariance = Annotated[
-    float, typer.Option(help="σ_b², of the input weights, above 0.", rich_help_panel=NETWORK)
+    float, typer.Option(help="σ_b² of the input weights, above 0.", rich_help_panel=NETWORK)
 ]
 Data = Annotated[str, typer.Argument(metavar="[DATA]", help=DATA_HELP)]
 Label = Annotated[
     str | None,
     typer.Option(
         metavar="COLUMN",
-        help="The labels: a column of a CSV file, by name or by index from 0, or an .npy file.",
+        help="Labels: a column of a CSV file, by name or by index from 0, or an .npy file.",
         rich_help_panel=DATA,
     ),
 ]
 Samples = Annotated[
     int | None,
-    typer.Option("-n", "--n", help="How many samples, of each class its share.",
+    typer.Option("-n", "--n", help="Number of samples, of each class its share.",
                  rich_help_panel=DATA),
 ]  # fmt: skip
 Standardize = Annotated[
     bool | None,
     typer.Option(
-        help="Give all columns a mean of 0 and a variance of 1; by default if those of a file are "
-        "on very different scales.",
+        help="Give all columns a mean of 0 and a variance of 1; by default if the columns of a "
+        "file are on very different scales.",
         rich_help_panel=DATA,
     ),
 ]
 Reference = Annotated[
     Path | None,
-    typer.Option(metavar="WEIGHTS", help="Those before training, to compare tangent kernels."),
+    typer.Option(metavar="WEIGHTS", help="Weights before training, to compare tangent kernels."),
 ]
-Threads = Annotated[int, typer.Option(min=1, max=1024, help="How many threads compute.")]
+Code = Annotated[
+    str | None,
+    typer.Option(metavar="PATH.py:FACTORY",
+                 help="Factory of the model whose weights are in the file. Runs PATH.py."),
+]  # fmt: skip
+Threads = Annotated[int, typer.Option(min=1, max=1024, help="Number of threads.")]
 Output = Annotated[
     Path | None,
     typer.Option(
         metavar="FOLDER",
-        help="A folder for the report and the numbers, which is made; by default nothing is "
-        "written.",
+        help="Folder for the report and the numbers; by default nothing is written.",
         rich_help_panel=OUTPUT,
     ),
 ]
@@ -76,34 +82,26 @@ Json = Annotated[
 ]
 
 
-def flag(name: str) -> str:
-    """What is typed for an argument.
-
-    Example:
-        >>> flag("input_variance"), flag("n")
-        ('--input-variance', '-n')
-    """
-    return f"--{name.replace('_', '-')}" if len(name) > 1 else f"-{name}"
-
-
 def left_out(context: typer.Context, names: str, reason: str) -> None:
-    """Check that some options were not typed, and say why they must not be.
+    """Refuse options that make no sense beside others.
 
     Args:
-        context: That of the command.
-        names: The names of their arguments, separated by blanks.
-        reason: When they make no sense, such as ``"without --data"``.
+        context: The context of the command.
+        names: The names of the arguments, separated by blanks.
+        reason: The end of the message, such as ``"without --data"``.
     """
     for name in names.split():
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
-            raise ValueError(f"{flag(name)} must be left out {reason}")
+            flag = f"--{name.replace('_', '-')}" if len(name) > 1 else f"-{name}"
+            raise ValueError(f"{flag} must be left out {reason}")
 
 
 def architecture_of(activation: str, recurrent_variance: float, input_variance: float) -> "DEQ":
-    """The DEQ that the options say."""
+    """The DEQ of the options."""
     import shoal
     from shoal.activations.names import parse_activation
+    from shoal.core import checks
 
     phi = parse_activation(activation, argument="--activation")
     if phi.lipschitz == 0:
@@ -115,8 +113,12 @@ def architecture_of(activation: str, recurrent_variance: float, input_variance: 
     )
 
 
-def device_named(name: str) -> torch.device:
-    """The device of a name; ``"auto"`` is the GPU where there is one."""
+def device_named(name: str) -> "torch.device":
+    """The device by its name; ``"auto"`` is the GPU if there is one."""
+    import torch
+
+    from shoal.core import checks
+
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     device = checks.device_of("--device", name, "auto, cpu, cuda or cuda:N")

@@ -2,14 +2,12 @@
 
 from shoal.architectures.base import Architecture, ImplicitArchitecture
 from shoal.architectures.conv_deq import ConvDEQ
-from shoal.architectures.conv_net import ConvNet
-from shoal.architectures.conv_resnet import ConvResNet
 from shoal.architectures.deq import DEQ
-from shoal.architectures.fully_connected import FullyConnected
+from shoal.architectures.feedforward import ConvNet, FullyConnected
 from shoal.architectures.images import ImageArchitecture
 from shoal.architectures.implicit_network import ImplicitNetwork
 from shoal.architectures.layers import Cell, Layers, Weights
-from shoal.architectures.resnet import ResNet
+from shoal.architectures.residual import ConvResNet, ResNet
 
 __all__ = [
     "DEQ",

@@ -1,23 +1,18 @@
 """What all architectures have in common."""
 
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
-from typing import Self
+from typing import Any, Self
+
+from torch import Tensor
 
 from shoal.activations import Activation
 from shoal.activations.names import as_activation
-from shoal.architectures.layers import (
-    Cell,
-    Layers,
-    Weights,
-    squared_gain,
-)
+from shoal.architectures.layers import Layers, Weights, squared_gain
 from shoal.core import checks
 from shoal.core.fields import stated_fields
-from shoal.gaussian.moments import normalization
 
 _MOST_LAYERS = 10**5
 
@@ -68,7 +63,7 @@ class Architecture(ABC):
         return self.layers(1) != self.layers()
 
     @property
-    def blind(self) -> bool:
+    def ignores_input(self) -> bool:
         """Whether it does not see its input, which enters its loop with a variance of zero."""
         injection = self.layers().injection
         return injection is not None and bool(injection.variance == 0)
@@ -175,22 +170,42 @@ class ImplicitArchitecture(Architecture):
         return 4.0 ** len(self.layers().cells) * self.recurrent_gain < 1
 
 
-def one_or_several(value: object) -> Activation | tuple[Activation, ...]:
-    """Return a field ``activation`` that holds one activation or several, one after the other."""
+def set_checked(architecture: Architecture, **fields: Callable[[str, Any], object]) -> None:
+    """Check fields of an architecture by functions of their name and value that return them."""
+    for name, check in fields.items():
+        object.__setattr__(architecture, name, check(name, getattr(architecture, name)))
+
+
+def as_activations(name: str, value: object) -> tuple[Activation, ...]:
+    """Return a field that holds activations, one after the other."""
+    several = enumerate(checks.items(name, value, "a sequence of Activation, one per layer"))
+    activations = tuple(as_activation(f"{name}[{index}]", phi) for index, phi in several)
+    if not activations:
+        raise ValueError(f"{name} must have at least one entry, got none")
+    return activations
+
+
+def one_or_several(name: str, value: object) -> Activation | tuple[Activation, ...]:
+    """Return a field that holds one activation, or several."""
     if isinstance(value, Activation | str) or not isinstance(value, Iterable):
-        return as_activation("activation", value)
-    given = enumerate(checks.items("activation", value))
-    several = tuple(as_activation(f"activation[{index}]", phi) for index, phi in given)
-    if not several:
-        raise ValueError("activation must be an activation or several, got none")
+        return as_activation(name, value)
+    several = as_activations(name, value)
     return several if len(several) > 1 else several[0]
 
 
-def scale_of_data(eigenvalue: float, constant: float) -> float:
-    r"""The residual scale $c_\lambda \lambda^{3/2}$ of Du 2018, or what is wrong with the two."""
-    least = checks.real("eigenvalue", eigenvalue, at_least=0.0, at_most=1.0)
-    factor = checks.real("constant", constant, above=0.0, below=1.0)
-    return factor * math.sqrt(least) ** 3
+def scale(name: str, value: object) -> float:
+    """Return a finite number that is not negative."""
+    return checks.real(name, value, at_least=0)
+
+
+def variance(name: str, value: object) -> float:
+    """Return a variance of weights."""
+    if isinstance(value, Tensor):
+        raise TypeError(
+            f"{name} must be a real number, got a tensor; for derivatives in it, pass the "
+            f"tensor to kernel or kernel_function, as variances={{{name!r}: ...}}"
+        )
+    return scale(name, value)
 
 
 def biases(group: str, variance: float, tangent: float | None = None) -> Weights | None:
@@ -198,19 +213,6 @@ def biases(group: str, variance: float, tangent: float | None = None) -> Weights
     return Weights(group, variance, tangent, field="bias_variance") if variance else None
 
 
-def residual_layers(
-    activations: Sequence[Activation], scale: float, bias_variance: float
-) -> Layers:
-    """The cells of Du 2018's residual networks: the first normalized, all others with a skip."""
-    cells = []
-    for number, sigma in enumerate(activations, start=1):
-        first = number == 1
-        gain = math.sqrt(normalization(sigma)) if first else scale / len(activations)
-        bias = biases(f"bias{number}", bias_variance)
-        cells.append(Cell(sigma, Weights(f"layer{number}"), gain, float(not first), bias))
-    return Layers(tuple(cells), readout=None)
-
-
-def check_depth(value: object) -> int:
-    """Return ``value`` if it is a number of layers that can be gone through, or say why not."""
-    return checks.integer("depth", value, at_least=1, below=_MOST_LAYERS + 1)
+def check_depth(name: str, value: object) -> int:
+    """Return a number of layers."""
+    return checks.integer(name, value, at_least=1, below=_MOST_LAYERS + 1)

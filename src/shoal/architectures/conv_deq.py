@@ -5,10 +5,9 @@ from typing import TYPE_CHECKING, Literal, final
 
 from shoal.activations import Activation
 from shoal.activations.names import ActivationLike, as_activation
-from shoal.architectures.base import ImplicitArchitecture, biases
-from shoal.architectures.images import ConvolutionalArchitecture
+from shoal.architectures.base import ImplicitArchitecture, biases, set_checked, variance
+from shoal.architectures.images import ConvolutionalArchitecture, odd, padding, pooling
 from shoal.architectures.layers import Cell, Layers, Weights
-from shoal.core import checks
 
 
 @final
@@ -76,10 +75,9 @@ class ConvDEQ(ImplicitArchitecture, ConvolutionalArchitecture):
 
     def __post_init__(self) -> None:
         """Check the fields."""
-        object.__setattr__(self, "activation", as_activation("activation", self.activation))
-        for name in ("recurrent_variance", "input_variance", "bias_variance"):
-            object.__setattr__(self, name, checks.real(name, getattr(self, name), at_least=0))
-        self._check_image_fields()
+        set_checked(self, activation=as_activation, recurrent_variance=variance)
+        set_checked(self, input_variance=variance, bias_variance=variance)
+        set_checked(self, kernel_size=odd, pooling=pooling, padding=padding)
 
     def layers(self, width: int | None = None) -> Layers:  # noqa: ARG002
         """A loop of one cell."""

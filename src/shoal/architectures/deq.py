@@ -1,17 +1,21 @@
 """The deep equilibrium model of Ling 2024 and Ling 2023."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, final
 
-from torch import Tensor
-
 from shoal.activations import Activation, ReLU
 from shoal.activations.names import ActivationLike
-from shoal.architectures.base import ImplicitArchitecture, biases, one_or_several
+from shoal.architectures.base import (
+    ImplicitArchitecture,
+    biases,
+    one_or_several,
+    scale,
+    set_checked,
+    variance,
+)
 from shoal.architectures.layers import Cell, Layers, Weights
 from shoal.core import checks
-from shoal.core.fields import later
 
 
 @final
@@ -69,8 +73,8 @@ class DEQ(ImplicitArchitecture):
     recurrent_variance: float
     input_variance: float
     parametrization: Literal["ntk", "standard"] = field(default="ntk", kw_only=True)
-    bias_variance: float = later(0.0, kw_only=True)
-    hidden_variances: tuple[float, ...] = later((), kw_only=True)
+    bias_variance: float = field(default=0.0, kw_only=True, repr=False)
+    hidden_variances: tuple[float, ...] = field(default=(), kw_only=True, repr=False)
 
     if TYPE_CHECKING:  # names and modules are activations too
 
@@ -87,16 +91,9 @@ class DEQ(ImplicitArchitecture):
 
     def __post_init__(self) -> None:
         """Check the fields; one activation in a sequence is that activation."""
-        object.__setattr__(self, "activation", one_or_several(self.activation))
-        object.__setattr__(self, "hidden_variances", self._checked_hidden_variances())
-        for name in ("recurrent_variance", "input_variance", "bias_variance"):
-            value = getattr(self, name)
-            if isinstance(value, Tensor):
-                raise TypeError(
-                    f"{name} must be a real number, got a tensor; for derivatives in it, pass the "
-                    f"tensor to kernel or kernel_function, as variances={{{name!r}: ...}}"
-                )
-            object.__setattr__(self, name, checks.real(name, value, at_least=0))
+        set_checked(self, activation=one_or_several, recurrent_variance=variance)
+        set_checked(self, input_variance=variance, bias_variance=variance)
+        set_checked(self, hidden_variances=self._one_for_each_hidden_layer)
         checks.one_of("parametrization", self.parametrization, ("ntk", "standard"))
 
     @classmethod
@@ -126,9 +123,9 @@ class DEQ(ImplicitArchitecture):
             >>> deq.recurrent_variance, deq.input_variance, deq.parametrization
             (0.2, 0.25, 'standard')
         """
-        variance = checks.real("weight_variance", weight_variance, at_least=0)
+        half = scale("weight_variance", weight_variance)
         dimension = checks.integer("in_features", in_features, at_least=1)
-        return cls(ReLU(), 2 * variance, 2 / dimension, parametrization="standard")
+        return cls(ReLU(), 2 * half, 2 / dimension, parametrization="standard")
 
     @property
     def activations(self) -> tuple[Activation, ...]:
@@ -144,26 +141,19 @@ class DEQ(ImplicitArchitecture):
         first, *others = self.activations
         recurrent = Weights("recurrent", self.recurrent_variance, growing, "recurrent_variance")
         cells = [Cell(first, recurrent, bias=biases("bias", self.bias_variance, fixed))]
-        for number, (phi, variance) in enumerate(
-            zip(others, self.hidden_variances, strict=True), start=2
-        ):
+        for number, (phi, v) in enumerate(zip(others, self.hidden_variances, strict=True), start=2):
             bias = biases(f"bias{number}", self.bias_variance, fixed)
-            cells.append(Cell(phi, Weights(f"layer{number}", variance, growing), bias=bias))
+            cells.append(Cell(phi, Weights(f"layer{number}", v, growing), bias=bias))
         injection = Weights("input", self.input_variance, fixed, "input_variance")
         return Layers(tuple(cells), Weights("readout", 1.0, growing), injection)
 
-    def _checked_hidden_variances(self) -> tuple[float, ...]:
+    def _one_for_each_hidden_layer(self, name: str, value: object) -> tuple[float, ...]:
+        given = enumerate(checks.items(name, value, "a sequence of numbers"))
+        values = tuple(scale(f"{name}[{index}]", variance) for index, variance in given)
         count = len(self.activations) - 1
-        given = self.hidden_variances
-        if not isinstance(given, Iterable):
-            raise TypeError(f"hidden_variances must be a sequence of numbers, got {given!r}")
-        values = tuple(
-            checks.real(f"hidden_variances[{index}]", value, at_least=0)
-            for index, value in enumerate(given)
-        )
         if values and len(values) != count:
             raise ValueError(
-                "hidden_variances must be one for each activation but the first, "
-                f"{count} of them, got {len(values)}"
+                f"{name} must be one for each activation but the first, {count} of them, "
+                f"got {len(values)}"
             )
         return values or (1.0,) * count

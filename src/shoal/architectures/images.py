@@ -80,18 +80,21 @@ class ConvolutionalArchitecture(ImageArchitecture):
         """True: entries of weights are smaller where patches have more pixels."""
         return True
 
-    def _check_image_fields(self) -> None:
-        """See that the fields ``kernel_size``, ``pooling`` and ``padding`` make sense."""
-        size = checked_patch_size("kernel_size", self.kernel_size)
-        object.__setattr__(self, "kernel_size", size)
-        if self.pooling not in (None, "average"):
-            found = checks.shown(self.pooling)
-            raise ValueError(f"pooling must be None or 'average', got {found}")
-        checks.one_of("padding", self.padding, ("zeros", "circular"))
+
+def padding(name: str, value: object) -> str:
+    """Return what lies beyond the border of an image."""
+    return checks.one_of(name, value, ("zeros", "circular"))
 
 
-def checked_patch_size(name: str, value: int) -> int:
-    """Return the side of a patch, or say why it is none."""
+def pooling(name: str, value: object) -> object:
+    """Return what a readout sees of each channel."""
+    if value not in (None, "average"):
+        raise ValueError(f"{name} must be None or 'average', got {checks.shown(value)}")
+    return value
+
+
+def odd(name: str, value: object) -> int:
+    """Return the side of a patch."""
     size = checks.integer(name, value, at_least=1)
     if size % 2 == 0:
         raise ValueError(f"{name} must be odd, got {size}")

@@ -1,12 +1,10 @@
 """The implicit network of Gao 2022."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import final
 
-from shoal.architectures.base import ImplicitArchitecture
+from shoal.architectures.base import ImplicitArchitecture, scale, set_checked, variance
 from shoal.architectures.layers import Layers
-from shoal.core import checks
-from shoal.core.fields import later
 
 
 @final
@@ -47,12 +45,11 @@ class ImplicitNetwork(ImplicitArchitecture):
     """
 
     gamma: float
-    bias_variance: float = later(0.0, kw_only=True)
+    bias_variance: float = field(default=0.0, kw_only=True, repr=False)
 
     def __post_init__(self) -> None:
         """Check the fields."""
-        for name in ("gamma", "bias_variance"):
-            object.__setattr__(self, name, checks.real(name, getattr(self, name), at_least=0))
+        set_checked(self, gamma=scale, bias_variance=variance)
 
     def layers(self, width: int | None = None) -> Layers:  # noqa: ARG002
         """None: what is injected is not Gaussian, and its kernels have equations of their own."""
@@ -80,7 +77,7 @@ class ImplicitNetwork(ImplicitArchitecture):
         return not self.bias_variance
 
     @property
-    def blind(self) -> bool:
+    def ignores_input(self) -> bool:
         """False: it always sees its input."""
         return False
 

@@ -6,21 +6,26 @@ its diagonal is $\kappa(\tau_0^2, \tau_0^2, \tau_0^2)$: $\alpha_1 = \kappa_c$, $
 \kappa_{ab}$, $\alpha_3 = \tfrac12\kappa_{cc}$, for every architecture and all trained groups.
 """
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Literal
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
-from shoal.architectures import Architecture, ImplicitArchitecture
-from shoal.asymptotics.centering import added_shift, centered, norm_of_inputs
-from shoal.core.checks import flag, one_of
+from shoal.activations import Activation, Affine
+from shoal.architectures import Architecture, ImplicitArchitecture, ImplicitNetwork
+from shoal.asymptotics.centering import (
+    centered,
+    entering_variance,
+    norm_of_inputs,
+    seen_variance,
+)
+from shoal.core.checks import flag
 from shoal.core.settings import in_standard_settings
+from shoal.gaussian import moments
 from shoal.kernels import KernelFunction, Kernels, kernel_function
-from shoal.kernels.calculi.jets import Jet, Jets, gradients
-from shoal.kernels.calculi.own import Own
-from shoal.kernels.function import kernels_in
 
 
 @dataclass(frozen=True)
@@ -45,18 +50,13 @@ class KernelCoefficients:
     slope: float = 0.0
     bend: float = 0.0
 
-    @classmethod
-    def of(cls, own: float, jet: Jet) -> "KernelCoefficients":
-        """The coefficients of a kernel with these derivatives."""
-        return cls(own, jet.c, jet.ab, jet.cc / 2, jet.value, jet.a, jet.aa)
-
 
 def _one(kernel: str, name: str) -> property:
-    """A paper's name for a coefficient of one of the kernels."""
+    """The paper's name for a coefficient of one of the kernels."""
 
     def value(self: "Coefficients") -> float:
-        found: float = getattr(getattr(self, kernel), name)
-        return found
+        result: float = getattr(getattr(self, kernel), name)
+        return result
 
     value.__doc__ = f"``{kernel}.{name}``."
     return property(value)
@@ -161,7 +161,6 @@ def coefficients(
     trainable: Iterable[str] | None = None,
     width: int | None = None,
     center: bool = True,
-    method: Literal["derivatives", "closed"] = "derivatives",
 ) -> Coefficients:
     r"""The coefficients of an architecture's high-dimensional equivalents.
 
@@ -173,8 +172,6 @@ def coefficients(
         trainable: Names out of ``architecture.parameter_groups``, for the NTK; all by default.
         width: As for :func:`~shoal.kernels.kernel_function`.
         center: Whether to center the architecture, or take it as it is.
-        method: ``"derivatives"`` differentiates the kernel function; ``"closed"`` uses moments of
-            the activations alone (see :mod:`shoal.kernels.calculi.jets`). They agree to round-off.
 
     Raises:
         TypeError: If no kernel or centering is known for the architecture.
@@ -189,65 +186,94 @@ def coefficients(
         '0.210526 0.035957 0.069190 0.080115'
     """
     input_norm = norm_of_inputs(input_norm)
-    one_of("method", method, ("derivatives", "closed"))
     flag("center", center)
     function = kernel_function(architecture, trainable=trainable, width=width)
-    architecture = function.architecture
-    if architecture.blind:
+    plain = function.architecture
+    if plain.ignores_input:
         raise ValueError("input_variance must be > 0, got 0")
-    chosen = centered(architecture, input_norm) if center else architecture
+    chosen = centered(plain, input_norm) if center else plain
     function = replace(function, architecture=chosen, variances=())
     vanishing = center and not chosen.layers().biased
-    if method == "closed":
-        found = kernels_in(chosen, Jets(input_norm, vanishing), function)
-        ck, ntk = found.ck, found.ntk
-    else:
-        ck, ntk = _differentiated(function, input_norm, vanishing)
-    own, tau, growth = _own(function, input_norm)
+    square = torch.tensor(input_norm**2, dtype=torch.float64, requires_grad=True)
+    with torch.enable_grad():
+        diagonal = function.own(square)
+        (growth,) = _gradients(diagonal.ck, square)
+    tau, growth_of_argument = _last_argument(
+        function, square.item(), diagonal.ck.item(), growth.item()
+    )
+    implicit = isinstance(chosen, ImplicitArchitecture)
     shift = 0.0
     if center:
-        before, after = (network.layers().cells[-1] for network in (architecture, chosen))
-        shift = added_shift(before.activation, after.activation)
+        before, after = (network.layers().cells[-1] for network in (plain, chosen))
+        shift = _shift(after.activation) - _shift(before.activation)
     return Coefficients(
         function,
         input_norm,
         vanishing,
         tau,
         shift,
-        growth,
-        KernelCoefficients.of(float(own.ck), ck),
-        KernelCoefficients.of(float(own.ntk), ntk),
+        growth_of_argument if implicit else growth.item(),
+        *_expanded(function, input_norm, diagonal, vanishing),
     )
 
 
-def _own(function: KernelFunction, input_norm: float) -> tuple[Kernels, float, float]:
-    r"""Both kernels of an input with itself, $\tau_*$ and $\alpha_4$."""
+def _expanded(
+    function: KernelFunction, input_norm: float, diagonal: Kernels, vanishing: bool
+) -> list[KernelCoefficients]:
+    """The expansions of both kernels at inputs of one norm and a right angle, by autograd."""
+    square = torch.tensor(input_norm**2, dtype=torch.float64)
+    found = []
     with torch.enable_grad():
-        squared = torch.tensor(input_norm**2, dtype=torch.float64, requires_grad=True)
-        network = kernels_in(function.architecture, Own(squared, differentiable=True), function)
-        argument = network.features.argument
-        implicit = isinstance(function.architecture, ImplicitArchitecture)
-        (growth,) = gradients(argument if implicit else network.ck, squared)
-    own = Kernels(network.ck.detach(), network.ntk.detach())
-    return own, float(argument.detach()) ** 0.5, float(growth.detach())
+        a, b = (square.clone().requires_grad_() for _ in range(2))
+        c = torch.zeros_like(square).requires_grad_()
+        for kappa, same in zip(function(a, b, c), diagonal, strict=True):
+            slope_a, slope_c = _gradients(kappa, a, c)
+            bend_aa, bend_ab = _gradients(slope_a, a, b)
+            (bend_cc,) = _gradients(slope_c, c)
+            # centered, the kernel vanishes wherever one norm is input_norm and c is zero
+            rest = () if vanishing else (kappa, slope_a, bend_aa)
+            numbers = (same, slope_c, bend_ab, bend_cc / 2, *rest)
+            found.append(KernelCoefficients(*(t.item() for t in numbers)))
+    return found
 
 
-def _differentiated(
-    function: KernelFunction, input_norm: float, vanishing: bool
-) -> tuple[Jet, ...]:
-    """Both kernels and their derivatives by autograd."""
-    squared = torch.tensor(input_norm**2, dtype=torch.float64)
-    with torch.enable_grad():
-        a, b = (squared.clone().requires_grad_() for _ in range(2))
-        c = torch.zeros_like(squared).requires_grad_()
-        return tuple(_jet(kappa, a, b, c, vanishing) for kappa in function(a, b, c))
+def _last_argument(
+    function: KernelFunction, square: float, ck: float, growth: float
+) -> tuple[float, float]:
+    r"""The scale of the last activation's arguments, and for loops its square's derivative.
+
+    Args:
+        function: The kernels.
+        square: The squared norm of the inputs.
+        ck: The CK of an input with itself.
+        growth: Its derivative in the squared norm.
+    """
+    architecture = function.architecture
+    if isinstance(architecture, ImplicitNetwork):  # they have a mean, of square G
+        gamma2, feature = architecture.gamma**2, (square + architecture.bias_variance) / 2
+        seen = gamma2 * (ck - feature) + feature
+        return math.sqrt(seen), gamma2 * (growth - 0.5) + 0.5
+    layers = architecture.layers(function.width)
+    seen, change = entering_variance(layers, square, ck), 0.0
+    if layers.injection is not None:
+        change = entering_variance(layers, 1.0, growth) - float(layers.cells[0].bias_variance)
+    variance, mean = 1.0 if layers.gated else square, 0.0
+    for cell, following in pairwise(layers.cells):
+        m = moments(cell.activation, math.sqrt(seen))
+        cross = 2 * cell.skip * cell.gain * mean * float(m.mean)
+        variance = cell.skip**2 * variance + cross + cell.gain**2 * float(m.square)
+        mean = cell.skip * mean + cell.gain * float(m.mean)
+        change *= float(following.weights.variance) * cell.gain**2 * float(m.square_second) / 2
+        seen = seen_variance(following, variance)
+    return math.sqrt(seen), change
 
 
-def _jet(kappa: Tensor, a: Tensor, b: Tensor, c: Tensor, vanishing: bool) -> Jet:
-    slope_a, slope_c = gradients(kappa, a, c)
-    bend_aa, bend_ab = gradients(slope_a, a, b)
-    (bend_cc,) = gradients(slope_c, c)
-    taken = (kappa, slope_a, slope_c, bend_aa, bend_ab, bend_cc)
-    jet = Jet(*(float(t.detach()) for t in taken))
-    # centered, the kernel vanishes wherever one norm is input_norm and the inner product zero
-    return replace(jet, value=0.0, a=0.0, aa=0.0) if vanishing else jet
+def _shift(phi: Activation) -> float:
+    return phi.shift if isinstance(phi, Affine) else 0.0
+
+
+def _gradients(value: Tensor, *variables: Tensor) -> tuple[Tensor, ...]:
+    """Derivatives of a scalar that can be differentiated again; zero where it is constant."""
+    if not value.requires_grad:  # the derivative of something linear
+        return tuple(torch.zeros_like(variable) for variable in variables)
+    return torch.autograd.grad(value, variables, create_graph=True, materialize_grads=True)

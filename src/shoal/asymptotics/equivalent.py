@@ -221,7 +221,7 @@ def unchecked_equivalent(
         square, products = statistics.mean_square, pair_products(samples, statistics)
     norm = math.sqrt(expected[0]) if expected is not None else input_norm
     input_norm = math.sqrt(square) if input_norm is None else norm_of_inputs(input_norm)
-    c = coefficients(function, input_norm=input_norm, center=center, method="closed")
+    c = coefficients(function, input_norm=input_norm, center=center)
     if mixture is not None and form == "paper":
         columns, cores = _paper_form(samples, statistics, mixture, c)
     else:

@@ -202,7 +202,6 @@ def spectrum(
         trainable=trainable,
         center=center,
         width=width,
-        method="closed",
     )
     counts = count * mixture.proportions.numpy()
     law = Law([_array(covariance) for covariance in mixture.covariances], counts)

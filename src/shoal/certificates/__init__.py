@@ -1,17 +1,8 @@
 """Certificates: will gradient descent train this network?"""
 
-from shoal.certificates import (  # noqa: F401  (they register)
-    deq,
-    explicit_theorems,
-    implicit_networks,
-)
 from shoal.certificates.certificate import Certificate, Conclusion, Condition
 from shoal.certificates.certify import certify
-from shoal.certificates.evidence.enclosures import (
-    least_eigenvalue,
-    least_singular_value,
-    spectral_norm,
-)
+from shoal.certificates.enclosures import least_eigenvalue, least_singular_value, spectral_norm
 from shoal.certificates.width import RequiredWidth, required_width
 from shoal.training import Promises
 

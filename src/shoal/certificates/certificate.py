@@ -1,20 +1,18 @@
-"""What a certificate is made of."""
+"""Certificates, and the conclusions and conditions that they are made of."""
 
 import math
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
-from shoal.certificates.evidence.rounding import nearest
-from shoal.core.checks import one_of
 from shoal.core.files import finite
+from shoal.core.rounding import nearest
 from shoal.training import Promises
 
 Status = Literal["proved", "holds at the measured values", "not established"]
 Dynamics = Literal["gradient flow", "gradient descent"]
-Form = Literal["corrected", "printed", "sharper"]
 Relation = Literal[">=", "<=", ">", "<"]
 
 _ORDER: tuple[Status, ...] = ("not established", "holds at the measured values", "proved")
@@ -27,12 +25,12 @@ class Condition:
     Attributes:
         name: A short name.
         words: The inequality in words.
-        relation: What the value must be to the bound.
-        bound: What is needed.
-        value: What was found. Rounded against the condition, where it is rigorous.
+        relation: The relation of the value to the bound.
+        bound: The bound.
+        value: The value; rounded against the condition if it is rigorous.
         holds: Whether the inequality holds.
         rigorous: Whether value and bound include all errors of computing them.
-        remedy: What would help if it does not hold.
+        remedy: A change that helps if it does not hold.
     """
 
     name: str
@@ -61,7 +59,7 @@ class Condition:
 
     @property
     def status(self) -> Status:
-        """How sure it is."""
+        """The strength of the evidence."""
         if not self.holds:
             return "not established"
         return "proved" if self.rigorous else "holds at the measured values"
@@ -74,21 +72,18 @@ class Condition:
         )
 
 
-Number = Fraction | float
-
-
 _COMPARISONS = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
 
 
 def condition(
     name: str,
-    value: Number,
+    value: Fraction | float,
     relation: Relation,
-    bound: Number,
+    bound: Fraction | float,
     words: str,
     remedy: str,
     *,
-    rigorous: bool,
+    rigorous: bool = True,
 ) -> Condition:
     """The condition that a value is in a relation to a bound, compared without rounding."""
     holds = _COMPARISONS[relation](value, bound)
@@ -97,43 +92,34 @@ def condition(
 
 @dataclass(frozen=True)
 class Conclusion:
-    r"""What a theorem says of a network and its data.
+    r"""What a theorem concludes about a network and its data.
 
     Attributes:
-        theorem: Which theorem.
-        form: ``"printed"`` as in the paper, ``"corrected"``, or ``"sharper"`` than the paper.
+        theorem: The name of the theorem.
         dynamics: ``"gradient flow"`` or ``"gradient descent"``.
-        conditions: All that it asks for, in the order of the proof.
-        step_size: The step size of gradient descent that it is about; ``None`` for flow.
-        rate: What it promises if it holds. For descent, the factor of the loss per step:
+        conditions: Its conditions, in the order of the proof.
+        step_size: The step size of gradient descent; ``None`` for flow.
+        rate: The promised rate if it holds. For descent, the factor of the loss per step:
             $\Phi(k) \le \mathrm{rate}^k \Phi(0)$. For flow, the exponent:
             $\Phi(t) \le e^{-\mathrm{rate}\, t} \Phi(0)$.
         promises: Other numbers that hold throughout training.
-        sound: Whether the theorem is true. A printed form may be false; then its conditions are
-            reported, and nothing is concluded.
-        note: What else there is to say.
     """
 
     theorem: str
-    form: Form
     dynamics: Dynamics
     conditions: tuple[Condition, ...]
     step_size: float | None = None
     rate: float | None = None
     promises: Promises = field(default_factory=Promises)
-    sound: bool = True
-    note: str = ""
 
     @property
     def status(self) -> Status:
-        """How sure the conclusion is: as sure as its least sure condition."""
-        if not self.sound or not self.conditions:
-            return "not established"
-        return min((c.status for c in self.conditions), key=_ORDER.index)
+        """The strength of the weakest condition."""
+        return min((c.status for c in self.conditions), key=_ORDER.index, default=_ORDER[0])
 
     @property
     def holds(self) -> bool:
-        """Whether the theorem is true and all its conditions hold."""
+        """Whether all conditions hold."""
         return self.status != "not established"
 
     @property
@@ -147,7 +133,7 @@ class Conclusion:
         return next((c for c in self.conditions if not c.holds), None)
 
     def __str__(self) -> str:
-        head = f"{self.dynamics}, {self.theorem} ({self.form}): {self.status}"
+        head = f"{self.dynamics}, {self.theorem}: {self.status}"
         if self.holds and self.rate is not None:
             if self.step_size is None:
                 head += f"; the loss falls like exp(-{self.rate:.4g} t)"
@@ -155,51 +141,31 @@ class Conclusion:
                 head += (
                     f"; step size {self.step_size:.4g}, the loss falls by {self.rate:.6g} a step"
                 )
-        lines = [head, *(f"  {c}" for c in self.conditions)]
-        return "\n".join([*lines, f"  {self.note}"] if self.note else lines)
+        return "\n".join([head, *(f"  {c}" for c in self.conditions)])
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """Whether gradient descent will train a network, and by which theorem.
+    """Whether gradient descent will train a network, with all conditions of the proof.
 
     Attributes:
-        conclusions: What each theorem says, for gradient flow and for gradient descent.
+        gradient_flow: The conclusion for gradient flow.
+        gradient_descent: The conclusion for gradient descent.
         measurements: Numbers of the network and the data, by name.
-        fingerprint: What it is about: checksums of the weights and the data, the architecture,
-            the groups that are trained and, for equilibria, their solver and gradient.
-            ``train`` refuses a certificate of anything else.
+        fingerprint: Checksums of the weights and the data, the architecture, the groups that are
+            trained and, for equilibria, their solver and gradient. ``train`` refuses a certificate
+            of anything else.
     """
 
-    conclusions: tuple[Conclusion, ...]
+    gradient_flow: Conclusion
+    gradient_descent: Conclusion
     measurements: Mapping[str, float] = field(default_factory=dict, hash=False)
     fingerprint: Mapping[str, str] = field(default_factory=dict, hash=False)
 
-    def best(self, dynamics: Dynamics) -> Conclusion:
-        """The surest conclusion for these dynamics; of several, the one of the best rate.
-
-        If none holds, the one that is nearest to holding.
-        """
-
-        def merit(conclusion: Conclusion) -> tuple[int, float]:
-            if not conclusion.holds:
-                return 0, conclusion.margin
-            rate = conclusion.rate or 0.0
-            return _ORDER.index(conclusion.status), -rate if conclusion.step_size else rate
-
-        one_of("dynamics", dynamics, ("gradient flow", "gradient descent"))
-        mine = [c for c in self.conclusions if c.dynamics == dynamics and c.sound]
-        return max(mine, key=merit)
-
     @property
-    def gradient_flow(self) -> Conclusion:
-        """The best conclusion for gradient flow."""
-        return self.best("gradient flow")
-
-    @property
-    def gradient_descent(self) -> Conclusion:
-        """The best conclusion for gradient descent."""
-        return self.best("gradient descent")
+    def conclusions(self) -> tuple[Conclusion, Conclusion]:
+        """Both conclusions, that for gradient flow first."""
+        return self.gradient_flow, self.gradient_descent
 
     @property
     def holds(self) -> bool:
@@ -208,17 +174,17 @@ class Certificate:
 
     @property
     def status(self) -> Status:
-        """How sure that is."""
+        """The strength of the evidence for that."""
         return self.gradient_descent.status
 
     @property
     def conditions(self) -> tuple[Condition, ...]:
-        """The conditions of the best conclusion for gradient descent."""
+        """The conditions for gradient descent."""
         return self.gradient_descent.conditions
 
     @property
     def step_size(self) -> float | None:
-        """The step size that is certified; ``None`` if none is."""
+        """The certified step size; ``None`` without one."""
         return self.gradient_descent.step_size if self.holds else None
 
     @property
@@ -228,33 +194,31 @@ class Certificate:
 
     @property
     def first_failure(self) -> Condition | None:
-        """The first condition that fails on the way that comes nearest."""
+        """The first condition for gradient descent that fails."""
         return self.gradient_descent.first_failure
 
     @property
     def explanation(self) -> str:
         """The answer in a few sentences."""
-        descent, flow = self.gradient_descent, self.gradient_flow
-        if descent.holds:
+        descent, flow, failure = self.gradient_descent, self.gradient_flow, self.first_failure
+        if failure is None:
             return (
                 f"Gradient descent with step size {self.step_size:.4g} trains this network to zero "
                 f"loss ({descent.status}, by {descent.theorem}). Each step multiplies the loss by "
                 f"{self.rate:.6g} or less.{self._rounding}"
             )
-        failure = descent.first_failure
-        words = f"Gradient descent is not certified ({descent.theorem}"
-        if failure is not None:
-            words += f", {failure.name}: {failure.words}; found {failure.value:.4g}, needed "
-            words += f"{failure.relation} {failure.bound:.4g}). What would help: {failure.remedy}."
-        else:
-            words += ")."
+        words = (
+            f"Gradient descent is not certified ({descent.theorem}, {failure.name}: "
+            f"{failure.words}; found {failure.value:.4g}, needed {failure.relation} "
+            f"{failure.bound:.4g}). What would help: {failure.remedy}."
+        )
         if flow.holds:
             words += f" Gradient flow is ({flow.status}, by {flow.theorem})."
         return words
 
     @property
     def _rounding(self) -> str:
-        """What the sentence about exact arithmetic needs beside it."""
+        """The sentence about the loss that rounding leaves."""
         left = self.gradient_descent.promises.resolution
         if left is None:
             return ""
@@ -265,19 +229,11 @@ class Certificate:
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as plain values for JSON, which has no infinity: ``None`` instead."""
-        document: dict[str, Any] = finite(
-            {
-                "holds": self.holds,
-                "status": self.status,
-                "step_size": self.step_size,
-                "rate": self.rate,
-                "explanation": self.explanation,
-                "measurements": dict(self.measurements),
-                "conclusions": [_as_dict(c) for c in self.conclusions],
-                "fingerprint": dict(self.fingerprint),
-            }
-        )
-        return document
+        names = ("holds", "status", "step_size", "rate", "explanation", "measurements")
+        document: dict[str, Any] = {name: getattr(self, name) for name in names}
+        document |= {"conclusions": [_as_dict(c) for c in self.conclusions]}
+        document |= {"fingerprint": dict(self.fingerprint)}
+        return cast("dict[str, Any]", finite(document))
 
     def __str__(self) -> str:
         width = max(map(len, self.measurements), default=0)

@@ -1,40 +1,69 @@
-r"""Explicit networks, measured: every layer's features and adjoints, with bounds of their errors.
+r"""Explicit networks: bounds of their gradients as the weights move.
 
 All of them are $x^{(h)} = e x^{(h-1)} + k \sigma(W \pi(x^{(h-1)}))$, $f = \langle a, x^{(H)}
 \rangle$, where $\pi$ collects patches of pixels (the identity if there are none) and a readout acts
 alike at all pixels. Samples and their adjoints $g^{(h)} = \partial f/\partial x^{(h)}$ are computed
-in floating point; what a layer adds to the difference from the true ones is bounded.
+in floating point, and the rounding errors of each layer are bounded. The lemmas, which are proved
+in the documentation on the page about certificates, bound how far features, adjoints and gradients
+are from the *computed* ones, so that rounding errors are a part of how far they may move.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from shoal.activations import Activation
-from shoal.architectures import Architecture, ConvResNet, FullyConnected, ResNet
-from shoal.certificates.evidence.activations import Smoothness, evaluate, smoothness
-from shoal.certificates.evidence.enclosures import least_eigenvalue, spectral_norm
-from shoal.certificates.evidence.rounding import (
-    ROUND_UP,
+from shoal.activations import Activation, Smoothness
+from shoal.architectures import ConvResNet, FullyConnected, ResNet
+from shoal.certificates.argument import RANK_REMEDY, Geometry, Growth, Radii
+from shoal.certificates.enclosures import (
     TINY,
-    UNIT,
-    down,
+    evaluate,
+    exact,
     gamma,
+    least_eigenvalue,
     norm_upper,
     row_norms,
-    up,
+    smoothness,
+    spectral_norm,
 )
+from shoal.core.rounding import ROUND_UP, UNIT, down, nearest, up
 from shoal.networks.chain import ChainNetwork
 from shoal.networks.convolutional import ConvolutionalChain
-from shoal.networks.ntk.empirical_kernel import contract
+from shoal.networks.empirical_kernel import contract
 
 ExplicitNetwork = (
     ChainNetwork[FullyConnected] | ChainNetwork[ResNet] | ConvolutionalChain[ConvResNet]
 )
+
+
+class _Layer(NamedTuple):
+    r"""A layer: its group of weights, and $e$, $k$, $\sigma$ and $\|\pi\|$."""
+
+    name: str
+    trained: bool
+    weight: Tensor  # (units, inputs of a unit)
+    skip: float
+    factor: float
+    sigma: Activation
+    reach: float
+
+
+class _Pass(NamedTuple):
+    """A pass through a layer from the computed features below it, pixels before units."""
+
+    seen: Tensor
+    slopes: Tensor
+    features: Tensor
+    inner_error: Tensor
+    feature_error: Tensor
+    slope_error: float
+    proved: bool
 
 
 @dataclass(frozen=True)
@@ -42,13 +71,9 @@ class MeasuredLayer:
     r"""A layer at the start. Tensors have one entry for each sample; all are upper bounds.
 
     Attributes:
-        name: Its group of weights.
-        trained: Whether these are trained.
-        skip: $e$.
-        factor: $k$.
+        layer: The layer.
         smooth: The activation's constants.
         norm: $\|W\|_2$.
-        reach: $\|\pi\|$, the root of how many patches a pixel is part of.
         inputs: $\|\pi(x)\|$ of the computed features below.
         levers: $\|\sigma'(p) g\|$.
         adjoints: $\|g\|$.
@@ -61,13 +86,9 @@ class MeasuredLayer:
         gram_error: How far it may be off, in the spectral norm.
     """
 
-    name: str
-    trained: bool
-    skip: float
-    factor: float
+    layer: _Layer
     smooth: Smoothness
     norm: float
-    reach: float
     inputs: Tensor
     levers: Tensor
     adjoints: Tensor
@@ -79,135 +100,194 @@ class MeasuredLayer:
     gram: Tensor
     gram_error: float
 
-    @property
-    def jacobian_norm(self) -> float:
-        """A bound of the norm of the outputs' derivative in the weights, as computed."""
-        return gram_root(self.gram, self.gram_error)
+
+class ExplicitGeometry(Geometry):
+    """The measured network.
+
+    Args:
+        net: The network.
+        x: Inputs in float64.
+        y: Labels, of shape (samples, outputs).
+    """
+
+    subject = "gradients"
+    remedy = "more width, labels nearer to the initial outputs, less similar inputs"
+    rank_remedy = f"{RANK_REMEDY}; a readout that stays fixed must not be zero"
+
+    def __init__(self, net: ExplicitNetwork, x: Tensor, y: Tensor) -> None:
+        layers, see = _layers(net), _see(net, x)
+        features, passes = x.flatten(2).transpose(1, 2) if x.dim() > 2 else x[:, None], []
+        for layer in layers:
+            passes.append(_forward(layer, features, see(features)))
+            features = passes[-1].features
+        readout, self.pixels = net.readout.detach().double().cpu(), features.shape[1]
+        adjoints = readout[None, :, None].expand(len(x), -1, self.pixels, -1)
+        measured = []
+        for layer, forward in zip(reversed(layers), reversed(passes), strict=True):
+            one, adjoints = _backward(layer, forward, adjoints, see)
+            measured.append(one)
+        self.layers, pooled = tuple(reversed(measured)), features.sum(1)
+        self.rigorous = all(forward.proved for forward in passes)
+        grams = {m.layer.name: (m.gram, m.gram_error) for m in self.layers if m.layer.trained}
+        norms = {name: _gram_root(*gram) for name, gram in grams.items()}
+        if "readout" in net.groups and net.readout.requires_grad:
+            gram, size = pooled @ pooled.T, norm_upper(pooled)
+            error = up(gamma(pooled.shape[1] + 4) * size * size)
+            norms["readout"] = _gram_root(gram, error)
+            grams["readout"] = torch.kron(gram, torch.eye(len(readout)).to(gram)), error
+        self.norms, self.groups = norms, tuple(grams)
+        if not grams:
+            self.rank_remedy = "train some weights: none requires a gradient"
+        self.scales = dict.fromkeys(self.groups, Fraction(1))
+        kernel = sum((gram for gram, _ in grams.values()), torch.zeros_like(self.layers[0].gram))
+        rounding = len(grams) * UNIT * sum(norm_upper(gram) for gram, _ in grams.values())
+        error = up((sum(error for _, error in grams.values()) + rounding) * ROUND_UP)
+        self.start, self.norm = exact(_least_root(kernel, error)), exact(_gram_root(kernel, error))
+        size = math.sqrt(self.pixels) * norm_upper(features) * norm_upper(readout) + norm_upper(y)
+        rounding = up(gamma(readout.shape[1] + self.pixels + 8) * size)
+        self.features, still = pooled, LayerBounds(self, {}).pooled
+        off = up(spectral_norm(readout)) * norm_upper(still)
+        self.error = exact(up(up(norm_upper(pooled @ readout.T - y) + rounding) + off))
+        self.measurements = {
+            "initial error": nearest(self.error),
+            "least eigenvalue of the NTK": nearest(self.start**2),
+        }
+
+    def within(self, radii: Radii, step: Fraction) -> Growth:  # noqa: ARG002
+        """The bounds within these radii."""
+        ball = LayerBounds(self, {g: up(r) for g, r in radii.items()})
+        drift = exact(ball.drift)
+        if drift >= self.start:
+            return Growth(None, self.start, drift)
+        return Growth(
+            gain=None,
+            start=self.start,
+            drift=drift,
+            root=self.start - drift,
+            largest=(self.norm + drift) ** 2,
+            travel={g: exact(t) for g, t in ball.travel.items()},
+            curvature=exact(ball.curvature),
+        )
 
 
 @dataclass(frozen=True)
-class MeasuredExplicit:
-    r"""A network and its data.
+class LayerBounds:
+    """The lemmas' quantities within given radii; tensors have one entry for each sample.
 
     Attributes:
-        layers: The layers, from the input to the output.
-        features: What the readout sees, as computed: one row for each sample.
-        feature_norms: $\|x^{(h)}\|$ of the inputs and each layer, at most; shape (H + 1, n).
-        pixels: How many pixels there are.
-        readout_norm: $\|a\|_2$, at most.
-        readout_trained: Whether the readout is trained.
-        difference: The outputs minus the labels, as computed.
-        output_error: What rounding the last product adds to it.
-        proved: Whether the errors of all activations are.
+        network: The measured network.
+        radii: How far each group of weights may be from its start.
     """
 
-    layers: tuple[MeasuredLayer, ...]
-    features: Tensor
-    feature_norms: Tensor
-    pixels: int
-    readout_norm: float
-    readout_trained: bool
-    difference: Tensor
-    output_error: float
-    proved: bool
+    network: ExplicitGeometry
+    radii: dict[str, float]
+
+    def _norm(self, one: MeasuredLayer) -> float:
+        r"""$\|W\|$ times $\|\pi\|$."""
+        return (one.norm + self.radii.get(one.layer.name, 0.0)) * one.layer.reach * ROUND_UP
+
+    @cached_property
+    def moves(self) -> list[tuple[Tensor, Tensor]]:
+        """For each layer how far the features below and the preactivations are from computed ones.
+
+        The features above the last layer come last, with nothing beside them.
+        """
+        below = torch.zeros_like(self.network.layers[0].inputs)
+        moves = []
+        for one in self.network.layers:
+            radius = self.radii.get(one.layer.name, 0.0)
+            inner = self._norm(one) * below + radius * one.inputs + one.inner_error
+            moves.append((below, inner * ROUND_UP))
+            lift = one.layer.factor * one.smooth.lipschitz * ROUND_UP
+            below = one.layer.skip * below + lift * moves[-1][1] + one.feature_error
+            below = below * ROUND_UP
+        return [*moves, (below, torch.zeros_like(below))]
+
+    @cached_property
+    def pooled(self) -> Tensor:
+        """How far the features that the readout sees are from computed ones."""
+        return self.moves[-1][0] * (math.sqrt(self.network.pixels) * ROUND_UP)
+
+    @cached_property
+    def adjoints(self) -> list[tuple[Tensor, Tensor]]:
+        r"""For each layer how far $g$ and $k\,\sigma'(p)\,g$ are from computed ones."""
+        radius = self.radii.get("readout", 0.0) * math.sqrt(self.network.pixels) * ROUND_UP
+        above = torch.full_like(self.network.layers[0].inputs, radius)
+        moves = []
+        for one, (_, inner) in zip(reversed(self.network.layers), self.moves[-2::-1], strict=True):
+            layer, smooth = one.layer, one.smooth
+            turned = smooth.curvature * ROUND_UP * one.peaks * inner
+            turned = turned + one.slope_error * one.adjoints + smooth.lipschitz * above
+            turned = turned * ROUND_UP
+            lever = layer.factor * turned + 4 * UNIT * layer.factor * one.levers
+            moves.append((above, lever * ROUND_UP))
+            through = self._norm(one) * turned
+            through = through + self.radii.get(layer.name, 0.0) * layer.reach * one.levers
+            above = (layer.skip * above + layer.factor * through + one.adjoint_error) * ROUND_UP
+        return moves[::-1]
+
+    @cached_property
+    def drifts(self) -> dict[str, float]:
+        """How far the gradients of each trained group are from computed ones."""
+        drifts = {}
+        for one, (below, _), (_, lever) in zip(
+            self.network.layers, self.moves[:-1], self.adjoints, strict=True
+        ):
+            if one.layer.trained:
+                moved = one.layer.reach * below
+                change = lever * (one.inputs + moved) + one.layer.factor * one.levers * moved
+                drifts[one.layer.name] = norm_upper(change * ROUND_UP)
+        if "readout" in self.network.norms:
+            drifts["readout"] = norm_upper(self.pooled)
+        return drifts
 
     @property
-    def readout_gram(self) -> tuple[Tensor, float]:
-        """The readout's share in the NTK of one output, and its error."""
-        size = norm_upper(self.features)
-        gram = self.features @ self.features.T
-        return gram, up(gamma(self.features.shape[1] + 4) * size * size)
+    def drift(self) -> float:
+        """How far the gradient of all groups together can have moved."""
+        return norm_upper(torch.tensor(list(self.drifts.values()), dtype=torch.float64))
 
-    def ntk(self) -> tuple[Tensor, float]:
-        """The NTK of all trained groups, over samples and outputs, and its error."""
-        grams = [(layer.gram, layer.gram_error) for layer in self.layers if layer.trained]
-        if self.readout_trained:
-            gram, error = self.readout_gram
-            outputs = self.difference.shape[1]
-            grams.append((torch.kron(gram, torch.eye(outputs, dtype=gram.dtype)), error))
-        empty = torch.zeros_like(self.layers[0].gram)
-        total = sum((gram for gram, _ in grams), empty)
-        rounding = len(grams) * UNIT * sum(norm_upper(gram) for gram, _ in grams)
-        return total, up((sum(error for _, error in grams) + rounding) * ROUND_UP)
+    @property
+    def travel(self) -> dict[str, float]:
+        """Bounds of the norms of the groups' gradients."""
+        return {g: up(self.network.norms[g] + drift) for g, drift in self.drifts.items()}
+
+    @property
+    def curvature(self) -> float:
+        r"""Half the norm of $f''[v, v]$ for $\|v_g\| \le t_g$."""
+        tangent = second = torch.zeros_like(self.network.layers[0].inputs)
+        travel = self.travel
+        for one, (below, _), (above, lever) in zip(
+            self.network.layers, self.moves[:-1], self.adjoints, strict=True
+        ):
+            layer, smooth, pace = one.layer, one.smooth, travel.get(one.layer.name, 0.0)
+            reactions = layer.factor * one.levers + lever
+            second = second + 2 * pace * layer.reach * reactions * tangent
+            inner = pace * (one.inputs + layer.reach * below) + self._norm(one) * tangent
+            bend = layer.factor * smooth.curvature * (one.peaks + above)
+            second = (second + bend * inner**2 * ROUND_UP) * ROUND_UP
+            lift = layer.factor * smooth.lipschitz
+            tangent = (layer.skip * tangent + lift * inner * ROUND_UP) * ROUND_UP
+        readout = 2 * travel.get("readout", 0.0) * math.sqrt(self.network.pixels)
+        return up(norm_upper((second + readout * tangent) * ROUND_UP) / 2)
 
 
-def gram_root(gram: Tensor, error: float) -> float:
+def _gram_root(gram: Tensor, error: float) -> float:
     """An upper bound of the root of the norm of a Gram matrix, infinite if that overflowed."""
     if not bool(gram.isfinite().all()):
         return math.inf
     return up(math.sqrt(up(spectral_norm(gram) + error)))
 
 
-def gram_least(gram: Tensor, error: float) -> float:
-    """A lower bound of the least eigenvalue of a Gram matrix; ``-inf`` if that overflowed."""
-    return least_eigenvalue(gram, error=error) if bool(gram.isfinite().all()) else -math.inf
-
-
-def least_root(gram: Tensor, error: float) -> float:
+def _least_root(gram: Tensor, error: float) -> float:
     """A lower bound of the root of the least eigenvalue of a Gram matrix, zero if none."""
-    least = gram_least(gram, error)
+    finite = bool(gram.isfinite().all())
+    least = least_eigenvalue(gram, error=error) if finite else -math.inf
     return max(0.0, down(math.sqrt(least))) if least > 0 else 0.0
 
 
-def measure_explicit(net: ExplicitNetwork, x: Tensor, y: Tensor) -> MeasuredExplicit:
-    """Measure a network on float64 inputs, and labels of shape (samples, outputs)."""
-    layers, see = _layers(net), _see(net, x)
-    features = x.flatten(2).transpose(1, 2) if x.dim() > 2 else x[:, None]
-    norms, passes = [row_norms(features.flatten(1))], []
-    for layer in layers:
-        passes.append(_forward(layer, features, see(features)))
-        features = passes[-1].features
-        norms.append(row_norms(features.flatten(1)))
-    readout, pixels = net.readout.detach().double().cpu(), features.shape[1]
-    adjoints = readout[None, :, None].expand(len(x), -1, pixels, -1)
-    measured = []
-    for layer, forward in zip(reversed(layers), reversed(passes), strict=True):
-        one, adjoints = _backward(layer, forward, adjoints, see)
-        measured.append(one)
-    pooled = features.sum(1)
-    size = math.sqrt(pixels) * norm_upper(features) * norm_upper(readout) + norm_upper(y)
-    return MeasuredExplicit(
-        layers=tuple(reversed(measured)),
-        features=pooled,
-        feature_norms=torch.stack(norms),
-        pixels=pixels,
-        readout_norm=up(spectral_norm(readout)),
-        readout_trained="readout" in net.groups and net.readout.requires_grad,
-        difference=pooled @ readout.T - y,
-        output_error=up(gamma(readout.shape[1] + pixels + 8) * size),
-        proved=all(forward.proved for forward in passes),
-    )
-
-
-class _Layer(NamedTuple):
-    name: str
-    trained: bool
-    weight: Tensor  # (units, what a unit sees)
-    skip: float
-    factor: float
-    sigma: Activation
-    reach: float
-
-
-class _Pass(NamedTuple):
-    """What a layer does to the computed features below it, pixels before units."""
-
-    seen: Tensor
-    slopes: Tensor
-    features: Tensor
-    inner_error: Tensor
-    feature_error: Tensor
-    slope_error: float
-    proved: bool
-
-
-def patch_pixels(architecture: Architecture, axes: int) -> int:
-    """How many pixels a unit sees of images with so many axes; one if there are none."""
-    return architecture.patch_size**axes if isinstance(architecture, ConvResNet) else 1
-
-
 def _layers(net: ExplicitNetwork) -> list[_Layer]:
-    reach = up(math.sqrt(patch_pixels(net.architecture, net.spec.pixel_axes)))
+    patch = getattr(net.architecture, "patch_size", 1) ** net.spec.pixel_axes
+    reach = up(math.sqrt(patch))
     layers = []
     for cell in net.layers.cells:
         name, factor = cell.weights.group, cell.gain / math.sqrt(net.spec.width)
@@ -218,7 +298,7 @@ def _layers(net: ExplicitNetwork) -> list[_Layer]:
 
 
 def _see(net: ExplicitNetwork, x: Tensor) -> Callable[[Tensor], Tensor]:
-    """How features become what units see; both of shape (samples, pixels, ...)."""
+    """A map from features to the inputs of units; both of shape (samples, pixels, ...)."""
     if not isinstance(net, ConvolutionalChain):
         return lambda features: features
     return lambda features: net.patches(
@@ -228,20 +308,20 @@ def _see(net: ExplicitNetwork, x: Tensor) -> Callable[[Tensor], Tensor]:
 
 def _forward(layer: _Layer, below: Tensor, seen: Tensor) -> _Pass:
     inner = seen @ layer.weight.T
-    found = evaluate(layer.sigma, inner)
-    features = layer.factor * found.values
-    size = layer.factor * _norms(found.values)
+    at = evaluate(layer.sigma, inner)
+    features = layer.factor * at.values
+    size = layer.factor * _norms(at.values)
     if layer.skip:
         features, size = below + features, _norms(below) + size
     rounding = gamma(seen.shape[2] + 2) * norm_upper(layer.weight)
     return _Pass(
         seen=seen,
-        slopes=found.slopes,
+        slopes=at.slopes,
         features=features,
         inner_error=rounding * _norms(seen) * ROUND_UP,
-        feature_error=(layer.factor * _norms(found.error) + 4 * UNIT * size) * ROUND_UP,
-        slope_error=up(float(found.slope_error.max())),
-        proved=found.proved,
+        feature_error=(layer.factor * _norms(at.error) + 4 * UNIT * size) * ROUND_UP,
+        slope_error=up(float(at.slope_error.max())),
+        proved=at.proved,
     )
 
 
@@ -256,14 +336,12 @@ def _backward(
     seen = forward.seen.repeat_interleave(outputs, 0)
     terms = units + seen.shape[2] + pixels**2 + 8
     square = float((layer.factor * levers * inputs).square().sum())
+    patch = round(layer.reach**2)
+    through = gamma(units + patch + 8) * layer.factor * layer.reach * norm_upper(layer.weight)
     measured = MeasuredLayer(
-        name=layer.name,
-        trained=layer.trained,
-        skip=layer.skip,
-        factor=layer.factor,
+        layer=layer,
         smooth=smoothness(layer.sigma),
         norm=up(spectral_norm(layer.weight)),
-        reach=layer.reach,
         inputs=inputs,
         levers=levers,
         adjoints=adjoints,
@@ -271,31 +349,16 @@ def _backward(
         inner_error=forward.inner_error,
         feature_error=forward.feature_error,
         slope_error=forward.slope_error,
-        adjoint_error=_adjoint_error(layer, levers, adjoints),
+        adjoint_error=(through * levers + 4 * UNIT * layer.skip * adjoints) * ROUND_UP,
         gram=contract(seen, reactions, seen, reactions),
         gram_error=up(gamma(terms) * square * ROUND_UP) + TINY,
     )
-    return measured, _below(layer, turned, above, see)
-
-
-def _below(layer: _Layer, turned: Tensor, above: Tensor, see: Callable[[Tensor], Tensor]) -> Tensor:
-    """The adjoints of what a layer sees: what comes through it, and what skips it."""
-    samples, outputs, pixels, _ = above.shape
     passed = (turned @ layer.weight).reshape(samples * outputs, pixels, -1)
-    patch = round(layer.reach**2)
     with torch.enable_grad():
         start = passed.new_zeros(len(passed), pixels, passed.shape[2] // patch, requires_grad=True)
         (gathered,) = torch.autograd.grad(see(start), start, passed)
     below = layer.factor * gathered.reshape(samples, outputs, pixels, -1)
-    result: Tensor = below + above if layer.skip else below
-    return result
-
-
-def _adjoint_error(layer: _Layer, levers: Tensor, adjoints: Tensor) -> Tensor:
-    """What rounding adds to the adjoints below."""
-    terms = len(layer.weight) + round(layer.reach**2) + 8
-    through = gamma(terms) * layer.factor * layer.reach * norm_upper(layer.weight) * levers
-    return (through + 4 * UNIT * layer.skip * adjoints) * ROUND_UP
+    return measured, below + above if layer.skip else below
 
 
 def _norms(tensor: Tensor) -> Tensor:

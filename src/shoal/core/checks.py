@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.masked import MaskedTensor
 
 from shoal.core.torch_compat import FakeTensor
 
@@ -224,8 +225,10 @@ def dense_tensor(name: str, value: object) -> Tensor:
 
 def check_layout(name: str, tensor: Tensor) -> None:
     """Say that a tensor does not hold its entries one by one, if it does not."""
-    if tensor.layout != torch.strided or tensor.is_nested:
+    masked = isinstance(tensor, MaskedTensor)
+    if masked or tensor.layout != torch.strided or tensor.is_nested:
         kind = "a nested tensor" if tensor.is_nested else f"layout {tensor.layout}"
+        kind = "a MaskedTensor: fill it, or leave out its rows" if masked else kind
         raise TypeError(f"{name} must be a dense tensor, got {kind}")
 
 

@@ -72,16 +72,16 @@ class Processes:
         if self.size == 1:
             return [number]
         texts = {name: str(value) for name, value in same.items()}
-        heard: list[Any] = [None] * self.size
+        gathered: list[Any] = [None] * self.size
         with self._contact():
             sent = (_sendable(error), texts, number)
-            torch.distributed.all_gather_object(heard, sent, group=self._group)
-        for rank, (failure, _, _) in enumerate(heard):
+            torch.distributed.all_gather_object(gathered, sent, group=self._group)
+        for rank, (failure, _, _) in enumerate(gathered):
             if failure is not None:
-                found: Exception = failure if rank != self.rank or error is None else error
-                raise _noted(found, f"in process {rank} of {self.size}")
-        names = {name: None for _, other, _ in heard for name in other}
-        differ = [name for name in names if len({other.get(name) for _, other, _ in heard}) > 1]
+                first: Exception = failure if rank != self.rank or error is None else error
+                raise _noted(first, f"in process {rank} of {self.size}")
+        names = {name: None for _, texts, _ in gathered for name in texts}
+        differ = [name for name in names if len({texts.get(name) for _, texts, _ in gathered}) > 1]
         if differ:
             text = (
                 f"the {self.size} processes must make the same call with the same arguments, and "
@@ -89,33 +89,28 @@ class Processes:
                 "process_group=None"
             )
             raise _noted(ValueError(text), "in all processes")
-        return [other for *_, other in heard]
+        return [sent_number for *_, sent_number in gathered]
 
     @contextmanager
-    def reporting(self) -> Iterator[None]:
-        """A context whose errors reach all processes when they next agree on something.
+    def collective(self) -> Iterator[None]:
+        """A context that ends well in all processes, or in all with the same error.
 
-        It begins when all have entered it. After the last agreement nothing may fail in only one.
+        It begins when all have entered it. Inside another one it does nothing.
         """
-        if self.size > 1 and not _inside.get():
-            self._meet()
-        outer = _inside.set(self.size > 1 or _inside.get())
+        if self.size == 1 or _inside.get():
+            yield
+            return
+        self._meet()
+        outer = _inside.set(True)
         try:
             yield
+            self.agree({"end": True})
         except Exception as error:
-            notes = getattr(error, "__notes__", ())
-            if self.size > 1 and not any(note.startswith(_NOTE) for note in notes):
+            if not any(note.startswith(_NOTE) for note in getattr(error, "__notes__", ())):
                 self.agree({}, error=error)
             raise
         finally:
             _inside.reset(outer)
-
-    @contextmanager
-    def collective(self) -> Iterator[None]:
-        """A context that ends well in all processes, or in all with the same error."""
-        with self.reporting():
-            yield
-            self.agree({"end": True})
 
     def sum(self, part: Tensor) -> Tensor:
         """Replace the part of each process by the sum of all, the same to the last bit in all."""

@@ -1,12 +1,11 @@
 """The value that all readers return: samples, with labels if there are any."""
 
-import math
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from shoal.core.checks import check_layout, check_values, float_dtype, instance, items, size
+from shoal.core.checks import check_layout, check_values, float_dtype, instance, items
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -19,7 +18,6 @@ class Dataset:
             (n,) or (n, k); ``None`` without labels.
         name: Name of the dataset.
         classes: Names of the classes; empty for floating-point targets.
-        image_shape: (channels, height, width) if the samples are images, flattened or not.
         source: Files that the data came from, or a description of how they were made.
         white: Value of a white pixel, if the samples are the bytes of images.
 
@@ -38,7 +36,6 @@ class Dataset:
     y: Tensor | None = None
     name: str = "data"
     classes: tuple[str, ...] = ()
-    image_shape: tuple[int, int, int] | None = None
     source: str = ""
     white: float = 255.0
 
@@ -46,7 +43,7 @@ class Dataset:
         instance("name", self.name, str)
         instance("source", self.source, str)
         items("classes", self.classes)
-        _check_samples(self.x, self.image_shape)
+        _check_samples(self.x)
         if self.y is not None:
             _check_targets(self.y, len(self.x), len(self.classes))
         elif self.classes:
@@ -122,19 +119,12 @@ class Dataset:
         return replace(self, x=x, y=y)
 
 
-def _check_samples(x: Tensor, image_shape: tuple[int, int, int] | None) -> None:
+def _check_samples(x: Tensor) -> None:
     _check_tensor("x", x)
     if x.dtype.is_complex or x.dtype == torch.bool:
         raise TypeError(f"x must hold real numbers, got dtype {x.dtype}")
     if x.ndim < 2 or x.numel() == 0:
         raise ValueError(f"x must be (n, ...) with at least one entry, got shape {tuple(x.shape)}")
-    if image_shape is not None:
-        shape, image = tuple(x.shape[1:]), tuple(size("image_shape", n) for n in image_shape)
-        if len(image) != 3 or shape not in (image, (math.prod(image),)):
-            raise ValueError(
-                f"x must have samples of image_shape {image}, flattened or not, got samples of "
-                f"shape {shape}"
-            )
 
 
 def _check_targets(y: Tensor, samples: int, classes: int) -> None:

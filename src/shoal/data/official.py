@@ -87,13 +87,11 @@ def load(
     else:
         read = _cifar if name == "cifar-10" else _mnist
         images, labels, source = read(name, split, folder)
-    channels, height, width = images.shape[1:]
     loaded = Dataset(
         torch.from_numpy(images.copy()),  # writable, and not a view of the file's content
         torch.from_numpy(labels.astype(np.int64)),
         name,
         classes=_CLASSES[name],
-        image_shape=(channels, height, width),
         source=source,
         white=16.0 if name == "digits" else 255.0,
     )

@@ -35,24 +35,6 @@ def standardize(dataset: Dataset, *, like: Dataset | None = None) -> Dataset:
     return replace(dataset, x=x)
 
 
-def unit_norm(dataset: Dataset) -> Dataset:
-    """Scale each sample to Euclidean norm 1, as Gao 2022 assumes.
-
-    Args:
-        dataset: Dataset with floating-point samples, none of them zero.
-    """
-    x = _float_samples(dataset)
-    norms = x.flatten(1).double().norm(dim=1)
-    bad = ((norms == 0) | ~norms.isfinite()).nonzero()
-    if len(bad):
-        row, name = int(bad[0, 0]), dataset.name
-        raise ValueError(
-            f"dataset must have no zero, NaN or infinite sample, got one at {row} in {name!r}"
-        )
-    scaled = x.double() / norms.view(-1, *[1] * (x.ndim - 1))
-    return replace(dataset, x=scaled.to(x.dtype))
-
-
 def select_classes(dataset: Dataset, *classes: int | str) -> Dataset:
     """Keep the samples of some classes, renumbered 0, 1, ... in the given order.
 
@@ -104,36 +86,6 @@ def subsample(dataset: Dataset, n_per_class: int, *, seed: int) -> Dataset:
         order = torch.randperm(len(members), generator=generator, device="cpu")
         drawn.append(members[order[:n_per_class]])
     return dataset.take(torch.cat(drawn).sort().values.to(dataset.x.device))
-
-
-def signed_labels(dataset: Dataset) -> Dataset:
-    """Replace the labels of two classes by the targets -1 and +1.
-
-    Args:
-        dataset: Dataset with labels of two classes; any other number is a ``ValueError``.
-    """
-    labels = _class_labels(dataset)
-    if len(dataset.classes) != 2:
-        raise ValueError(
-            f"dataset must have two classes, got {len(dataset.classes)} in {dataset.name!r}; "
-            "choose them by select_classes"
-        )
-    return replace(dataset, y=(2 * labels - 1).to(_target_dtype(dataset)))
-
-
-def one_hot(dataset: Dataset) -> Dataset:
-    """Replace class labels by one-hot rows.
-
-    Args:
-        dataset: Dataset with class labels.
-    """
-    rows = torch.nn.functional.one_hot(_class_labels(dataset), len(dataset.classes))
-    return replace(dataset, y=rows.to(_target_dtype(dataset)))
-
-
-def _target_dtype(dataset: Dataset) -> torch.dtype:
-    x = dataset.x
-    return x.dtype if x.dtype.is_floating_point else torch.get_default_dtype()
 
 
 def _class_labels(dataset: Dataset) -> Tensor:

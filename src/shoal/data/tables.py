@@ -283,8 +283,6 @@ def _dataset(
     """Return a dataset: real labels are targets, all others classes."""
     kind = np.uint8 if x.dtype == np.uint8 else np.float64
     samples = torch.from_numpy(np.array(x, dtype=kind, order="C"))
-    sizes = samples.shape
-    image_shape = (sizes[1], sizes[2], sizes[3]) if len(sizes) == 4 else None
     y, classes = None, list[object]()
     if labels is not None and labels.dtype.kind == "f":
         y = torch.from_numpy(labels.astype(np.float64))
@@ -292,4 +290,4 @@ def _dataset(
         distinct, indices = np.unique(labels, return_inverse=True)
         y, classes = torch.from_numpy(indices.astype(np.int64)), distinct.tolist()
     names = tuple(map(str, classes))
-    return Dataset(samples, y, name, names, image_shape, source).as_floats(dtype)
+    return Dataset(samples, y, name, names, source).as_floats(dtype)

@@ -8,18 +8,17 @@ from shoal.architectures import Architecture
 from shoal.core.checks import one_of, shown
 from shoal.core.settings import in_standard_settings
 from shoal.designs.moments import MomentMatching
-from shoal.designs.patches import PatchMatching
-from shoal.designs.result import Design, network_gap
+from shoal.designs.result import Design
 from shoal.designs.sphere import SphereMatching
 from shoal.kernels import kernel_function
 from shoal.networks import Network
 
-Method = str | MomentMatching | SphereMatching | PatchMatching
+Method = str | MomentMatching | SphereMatching
 
 METHODS: dict[str, type[MomentMatching | SphereMatching]] = {
     kind.name: kind for kind in (MomentMatching, SphereMatching)
 }
-"""The methods for networks of vectors by their short names."""
+"""The methods by their short names."""
 
 
 @in_standard_settings
@@ -37,23 +36,17 @@ def design(
     :class:`MomentMatching`, or ``"moments"``, gives one or two hidden layers with the
     high-dimensional coefficients of the centered architecture; :class:`SphereMatching`, or
     ``"sphere"``, one hidden layer with the kernel itself, for every pair of inputs of norm
-    ``input_norm``. For a ``ConvDEQ`` of circular padding there is :class:`PatchMatching`, or
-    ``"patches"``, with nearly its CK for pixels of norm ``input_norm``.
-
-    All kernels are those of infinitely wide networks with random weights. A finite or trained
-    network has others: give it instead of its architecture, and the design says how far they are
-    from what is imitated.
+    ``input_norm``. All kernels are those of infinitely wide networks with random weights.
 
     Args:
-        architecture: Whose kernel is wanted. A network made by ``build`` stands for its
-            architecture, its trained groups and, where the NTK depends on it, its width, and its
-            own kernels are measured too.
+        architecture: The network whose kernel is wanted. A network made by ``build`` stands for
+            its architecture, its trained groups and, where the NTK depends on it, its width; its
+            weights are not used.
         input_norm: The norm of the inputs; for moments their typical one.
-        which: ``"ck"`` or ``"ntk"``. By default what ``trainable`` asks for: the CK decides when
-            the readout alone is trained, the NTK otherwise.
-        method: A :class:`MomentMatching`, :class:`SphereMatching` or :class:`PatchMatching` with
-            its options, or ``"moments"``, ``"sphere"`` or ``"patches"`` with those that are right
-            for most.
+        which: ``"ck"`` or ``"ntk"``. By default ``trainable`` decides: the CK if the readout alone
+            is trained, the NTK otherwise.
+        method: A :class:`MomentMatching` or :class:`SphereMatching` with its options, or
+            ``"moments"`` or ``"sphere"`` with the default options.
         trainable: The groups of the architecture's parameters that will be trained, which the
             wanted NTK counts; all by default.
         width: As for ``kernel_function``.
@@ -76,60 +69,46 @@ def design(
         >>> [f"{shoal.kernel_function(a)(1.0, 1.0, 0.5).ntk:.6f}" for a in (deq, d.architecture)]
         ['0.371594', '0.371594']
     """
-    chosen = _chosen(method)
-    if isinstance(chosen, PatchMatching):
-        plain = architecture.architecture if isinstance(architecture, Network) else architecture
-        return chosen.design(plain, input_norm, which)
-    network = architecture if isinstance(architecture, Network) else None
-    if network is not None:
-        architecture, trainable, width = _described(network, trainable, width)
+    if isinstance(method, str):
+        method = METHODS[one_of("method", method, METHODS)]()
+    if not isinstance(method, MomentMatching | SphereMatching):
+        raise TypeError(
+            "method must be a MomentMatching or SphereMatching, or the name of one, "
+            f"got {shown(method)}"
+        )
+    asked = trainable is not None
+    if isinstance(architecture, Network):
+        architecture, trainable, width = _described(architecture, trainable, width)
     if not isinstance(architecture, Architecture):
         raise TypeError(
             f"architecture must be an Architecture or a network, got {shown(architecture)}"
         )
     function = kernel_function(architecture, trainable=trainable, width=width)
     trained = [group for group in architecture.parameter_groups if group in function.trainable]
-    kind, reason = _kernel(which, trained, asked=trainable is not None and network is None)
-    found = chosen.design(function, input_norm, kind)
-    words = [found.explanation, reason]
-    gap = None if network is None else network_gap(network, input_norm, function)
-    if gap is not None:
-        words.append(str(gap))
-    return replace(found, explanation=" ".join(filter(None, words)), network=gap)
-
-
-def _chosen(method: Method) -> MomentMatching | SphereMatching | PatchMatching:
-    """The method, or the one that a name stands for."""
-    if isinstance(method, MomentMatching | SphereMatching | PatchMatching):
-        return method
-    if not isinstance(method, str):
-        raise TypeError(
-            "method must be a MomentMatching, SphereMatching or PatchMatching, or the name "
-            f"of one, got {shown(method)}"
-        )
-    kinds = {**METHODS, PatchMatching.name: PatchMatching}
-    return kinds[one_of("method", method, kinds)]()
+    kind, reason = _kernel(which, trained, asked=asked)
+    result = method.design(function, input_norm, kind)
+    return replace(result, explanation=" ".join(filter(None, (result.explanation, reason))))
 
 
 def _described(
     network: Network[Any], trainable: Iterable[str] | None, width: int | None
 ) -> tuple[Architecture, Iterable[str] | None, int | None]:
-    """What a network says where nothing else is asked for."""
+    """The architecture, trained groups and width of a network, unless others are asked for."""
     architecture = network.architecture
     if trainable is None:
         trainable = network.spec.trainable & set(architecture.parameter_groups) or None
-    if width is None and getattr(architecture, "parametrization", "ntk") == "standard":
+    if width is None and architecture.width_matters:
         width = network.spec.width
     return architecture, trainable, width
 
 
 def _kernel(which: str | None, groups: list[str], *, asked: bool) -> tuple[str, str]:
-    """The kernel to match, and what there is to say about the choice.
+    """The kernel to match, and a remark about the choice.
 
     Args:
-        which: What was asked for.
-        groups: What will be trained.
-        asked: Whether that was said.
+        which: The kernel that was asked for.
+        groups: The groups that will be trained.
+        asked: Whether the user named them.
     """
     right = "ck" if groups == ["readout"] else "ntk"
     if which is None:

@@ -14,14 +14,14 @@ import torch
 
 from shoal.activations import PiecewisePolynomial
 from shoal.architectures import FullyConnected
-from shoal.core.checks import flag, integer, real
+from shoal.core.checks import flag, real
 from shoal.core.exceptions import AccuracyError
-from shoal.designs.kernel_series import series_of
 from shoal.designs.profile import END, Profile, Quadrature, choose, quadrature, tabulated
 from shoal.designs.result import Design
+from shoal.designs.series import kernel_series
 from shoal.kernels import KernelFunction, kernel_function
 
-_DEGREES = (48, 96, 192, 320)
+_DEGREE = 320  # Hermite coefficients less one
 _TAIL = 1e-13  # a share of the diagonal beyond the degree that needs no carrier
 _CORRECTED = 24  # coefficients that are corrected for the tangents beyond the ends
 _CORRECTIONS = 4
@@ -40,7 +40,6 @@ class SphereMatching:
         norm_gated: Only for positively homogeneous architectures: the designed network multiplies
             its output by the norm of the input, whose direction alone it sees otherwise, and the
             kernels agree for inputs of every norm.
-        degree: The number of Hermite coefficients less one; chosen by default.
         tolerance: The largest difference of the kernels for cosines up to 0.95 in size, relative
             to the diagonal.
 
@@ -54,15 +53,12 @@ class SphereMatching:
     """
 
     norm_gated: bool = False
-    degree: int | None = None
     tolerance: float = 1e-6
 
     name: ClassVar[Literal["sphere"]] = "sphere"
 
     def __post_init__(self) -> None:
         flag("norm_gated", self.norm_gated)
-        if self.degree is not None:
-            integer("degree", self.degree, at_least=2)
         real("tolerance", self.tolerance, above=0.0)
 
     def design(self, function: KernelFunction, input_norm: float, which: str) -> Design:
@@ -73,51 +69,31 @@ class SphereMatching:
                 "norm_gated must be False unless the kernel is positively homogeneous, as for ReLU "
                 f"and LeakyReLU, got {function.architecture!r}"
             )
-        task = _Task(function, 1.0 if self.norm_gated else norm, which, self)
-        wanted = _values(function, task.norm, which, (-1.0, 0.0, 1.0))
-        activation, degree, carried = _activation(task, wanted)
+        norm = 1.0 if self.norm_gated else norm
+        activation, carried = _activation(function, norm, which)
         designed = FullyConnected((activation,), norm_gated=self.norm_gated)
-        return _verified(task, designed, _made_of(degree, carried))
+        return _verified(self, function, norm, which, designed, carried)
 
 
-@dataclass(frozen=True)
-class _Task:
-    """What to design.
-
-    Attributes:
-        function: The kernels.
-        norm: The norm of the inputs.
-        which: ``"ck"`` or ``"ntk"``.
-        method: How.
-    """
-
-    function: KernelFunction
-    norm: float
-    which: str
-    method: SphereMatching
-
-
-def _activation(task: _Task, wanted: np.ndarray) -> tuple[PiecewisePolynomial, int, float]:
-    """The activation, the degree of its polynomial part, and the share that is carried."""
-    opposite, _, own = wanted
-    for degree in _DEGREES if task.method.degree is None else (task.method.degree,):
-        series = series_of(task.function, task.norm, degree)
-        coefficients = series.ck if task.which == "ck" else series.ntk
-        halves = (own + opposite) / 2, (own - opposite) / 2
-        tails = [max(0.0, half - coefficients[p::2].sum()) for p, half in enumerate(halves)]
-        if sum(tails) <= _TAIL * own:
-            break
-    rule = quadrature(degree)
-    counts = 1.0 + np.arange(degree + 1) if task.which == "ntk" else np.ones(degree + 1)
+def _activation(
+    function: KernelFunction, norm: float, which: str
+) -> tuple[PiecewisePolynomial, float]:
+    """The activation, and the share of the diagonal that is carried."""
+    opposite, _, same = _values(function, norm, which, (-1.0, 0.0, 1.0))
+    series = kernel_series(function, norm=norm, degree=_DEGREE)
+    coefficients = series.ck if which == "ck" else series.ntk
+    halves = (same + opposite) / 2, (same - opposite) / 2
+    tails = [max(0.0, half - coefficients[p::2].sum()) for p, half in enumerate(halves)]
+    rule = quadrature(_DEGREE)
+    counts = 1.0 + np.arange(_DEGREE + 1) if which == "ntk" else np.ones(_DEGREE + 1)
     amounts = tuple(
-        _amount(rule, counts, parity, tail) if tail > _TAIL * own else 0.0
+        _amount(rule, counts, parity, tail) if tail > _TAIL * same else 0.0
         for parity, tail in enumerate(tails)
     )
     sizes = np.sqrt(coefficients / counts)
     target, profile = choose(sizes, series.natural, (amounts[0], amounts[1]), rule)
     carried = sum(tail for tail, amount in zip(tails, amounts, strict=True) if amount)
-    activation = tabulated(_corrected(target, profile, rule), task.norm)
-    return activation, degree, float(carried / own)
+    return tabulated(_corrected(target, profile, rule), norm), float(carried / same)
 
 
 def _amount(rule: Quadrature, counts: np.ndarray, parity: int, tail: float) -> float:
@@ -125,8 +101,8 @@ def _amount(rule: Quadrature, counts: np.ndarray, parity: int, tail: float) -> f
     value, slope = rule.carriers[parity]
     coefficients = (rule.rows @ (rule.weights * value))[parity::2]
     slopes = rule.weights @ slope**2 if counts[-1] > 1 else 0.0
-    own = rule.weights @ value**2 + slopes
-    return float(np.sqrt(tail / (own - counts[parity::2] @ coefficients**2)))
+    whole = rule.weights @ value**2 + slopes
+    return float(np.sqrt(tail / (whole - counts[parity::2] @ coefficients**2)))
 
 
 def _corrected(target: np.ndarray, profile: Profile, rule: Quadrature) -> Profile:
@@ -157,64 +133,54 @@ def _values(
     return values
 
 
-def _verified(task: _Task, designed: FullyConnected, made_of: str) -> Design:
-    """Compare the kernels of both networks, which know nothing of how the one was designed."""
+def _verified(
+    method: SphereMatching,
+    function: KernelFunction,
+    norm: float,
+    which: str,
+    designed: FullyConnected,
+    carried: float,
+) -> Design:
+    """Compare the kernels of both networks, computed independently of the design."""
     cosines = (*_COSINES, *_OUTER)
-    functions = task.function, kernel_function(designed)
-    target, obtained = (_values(f, task.norm, task.which, cosines) for f in functions)
-    tolerance = task.method.tolerance
+    functions = function, kernel_function(designed)
+    target, obtained = (_values(f, norm, which, cosines) for f in functions)
     error = np.abs(target - obtained) / target[-1]
     inner = float(error[: len(_COSINES)].max())
-    if not inner <= tolerance:
+    if not inner <= method.tolerance:
         raise AccuracyError(
-            f"the {task.which.upper()} of the designed network is off by {inner:.2g} of its "
-            f"diagonal, above the tolerance {tolerance:.2g}: give a larger tolerance, or inputs of "
-            f"a smaller norm than input_norm = {task.norm:.4g}"
+            f"the {which.upper()} of the designed network is off by {inner:.2g} of its diagonal, "
+            f"above the tolerance {method.tolerance:.2g}: give a larger tolerance, or inputs of a "
+            f"smaller norm than input_norm = {norm:.4g}"
         )
     names = {0.0: "at a right angle", 1.0: "of an input with itself", -1.0: "of opposite inputs"}
     picked = {name: cosines.index(place) for place, name in names.items()}
     outer = {f"cosine {c:g}": float(e) for c, e in zip(_OUTER, error[-len(_OUTER) :], strict=True)}
+    where = "every norm" if method.norm_gated else f"norm {norm:g}"
+    trained = "" if which == "ck" else f", trained in {', '.join(sorted(function.trainable))}"
+    rest = (
+        f" The remaining {carried:.1g} of the diagonal is carried by |x| and x log|x|, rounded "
+        "off at zero."
+        if carried
+        else ""
+    )
     return Design(
         architecture=designed,
-        original=task.function.architecture,
-        which=task.which,
-        method=task.method.name,
-        input_norm=task.norm,
-        trainable=task.function.trainable,
-        width=task.function.width,
+        function=function,
+        which=which,
+        method=method.name,
+        input_norm=norm,
         target={name: float(target[i]) for name, i in picked.items()},
         obtained={name: float(obtained[i]) for name, i in picked.items()},
         residual=inner,
         errors={"cosines from -0.95 to 0.95": inner, **outer},
         feasible=True,
-        explanation=_explanation(task, made_of, error),
+        explanation=(
+            f"One hidden layer with the {which.upper()} of {function.architecture!r}{trained}, for "
+            f"all pairs of inputs of {where}. Its activation is made of {_DEGREE + 1} Hermite "
+            f"coefficients of the kernel's power series; beyond {END} standard deviations it goes "
+            f"on linearly.{rest} At infinite width and random weights, the kernels of both "
+            f"networks differ, relative to the diagonal, by at most {inner:.1e} for cosines up to "
+            f"0.95 in size, and by {float(error.max()):.1e} for all cosines tried."
+        ),
     )
-
-
-def _made_of(degree: int, carried: float) -> str:
-    rest = (
-        f" What is beyond them, {carried:.1g} of the diagonal, is carried by |x| and x log|x|, "
-        "rounded off at zero."
-        if carried
-        else ""
-    )
-    return (
-        f"Its activation is made of {degree + 1} Hermite coefficients of the kernel's power "
-        f"series; beyond {END} standard deviations it goes on linearly.{rest}"
-    )
-
-
-def _explanation(task: _Task, made_of: str, error: np.ndarray) -> str:
-    inner, whole = float(error[: len(_COSINES)].max()), float(error.max())
-    where = "every norm" if task.method.norm_gated else f"norm {task.norm:g}"
-    architecture, groups = task.function.architecture, sorted(task.function.trainable)
-    trained = "" if task.which == "ck" else f", trained in {', '.join(groups)}"
-    parts = [
-        f"One hidden layer with the {task.which.upper()} of {architecture!r}{trained}, "
-        f"for all pairs of inputs of {where}.",
-        made_of,
-        "At infinite width and random weights, the kernels of both networks differ, relative to "
-        f"the diagonal, by at most {inner:.1e} for cosines up to "
-        f"0.95 in size, and by {whole:.1e} for all cosines tried.",
-    ]
-    return " ".join(parts)

@@ -9,9 +9,8 @@ from torch import Tensor
 from torch.nn import Module
 
 from shoal.diagnosis.model_loop import ModelLoop
-from shoal.networks.module_inputs import ModuleInputs
-from shoal.networks.ntk.empirical_kernel import empirical_kernel
-from shoal.networks.ntk.exact import evaluating
+from shoal.networks.empirical_kernel import empirical_kernel
+from shoal.networks.modules import ModuleInputs, evaluating
 
 _SAMPLES = 32
 
@@ -53,10 +52,7 @@ def kernel_change(loop: ModelLoop, model: object, x: Any, reference: object) -> 
     by_place, _ = some.arguments
     given = by_place[0] if len(by_place) == 1 else by_place
     with evaluating(model), evaluating(before):
-        new, old = (
-            empirical_kernel(one, given, process_group=None).ntk.detach().double()
-            for one in (model, before)
-        )
+        new, old = (empirical_kernel(one, given).ntk.detach().double() for one in (model, before))
     pairs = zip(model.parameters(), before.parameters(), strict=True)
     moves = [((p - q).detach().double().norm(), q.detach().double().norm()) for p, q in pairs]
     moved, size = (torch.stack(column).norm() for column in zip(*moves, strict=True))

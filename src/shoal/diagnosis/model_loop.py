@@ -17,7 +17,7 @@ from shoal.core.torch_compat import pytree, without_fused_attention
 from shoal.equilibrium import Equilibrium
 from shoal.equilibrium.state import State, StateLayout
 from shoal.networks.equilibrium import EquilibriumNetwork
-from shoal.networks.ntk.exact import evaluating
+from shoal.networks.modules import evaluating
 
 Head = Callable[[State], Tensor]
 _TAKE = ", or output= take one of what it returns"

@@ -12,7 +12,7 @@ from torch.nn import Module
 
 from shoal.core.measuring import best_times, peak_memory
 from shoal.distillation.samples import Samples
-from shoal.networks.ntk.exact import evaluating
+from shoal.networks.modules import evaluating
 
 _BINS = 15  # of the calibration error
 _TIMED = 1024  # samples in a batch that is timed

@@ -165,7 +165,7 @@ class Distillation:
         """Export the best replacement as a program that needs no shoal, as ``shoal.export`` does.
 
         Args:
-            path: Where to; ends in ``.py`` or ``.onnx``. Images are flattened before.
+            path: The file, which ends in ``.onnx``. Images are flattened before.
 
         Raises:
             ValueError: If nothing replaces the model.

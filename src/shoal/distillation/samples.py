@@ -8,7 +8,7 @@ from torch.nn import Module
 
 from shoal.core.checks import float_tensor, real, seeded
 from shoal.equilibrium.solution import SolveLog
-from shoal.networks.ntk.exact import evaluating, solve_options
+from shoal.networks.modules import evaluating, solve_options
 
 _BATCH = 4096
 

@@ -1,28 +1,29 @@
 r"""Duals of activations, $D_\varphi(a, b, c) = \mathbb{E}[\varphi(u)\varphi(v)]$."""
 
 import math
-from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from shoal.activations import Activation
+from shoal.activations.closed_forms.correlation import correlation
 from shoal.activations.names import as_activation
 from shoal.core.caches import cached
 from shoal.core.checks import real
 from shoal.core.exceptions import AccuracyError
 from shoal.core.settings import in_standard_settings
+from shoal.gaussian.broken_lines import broken_line
 from shoal.gaussian.closed_forms import closed_dual, closed_form
 from shoal.gaussian.domain import Covariance, covariance
-from shoal.gaussian.mehler import Mehler
 from shoal.gaussian.mixed import mixed_dual
 from shoal.gaussian.moments import derivative_square
-from shoal.gaussian.tables import Tables
+from shoal.gaussian.table import Table
 
-_FINEST = 1e-13  # what the quadrature guarantees
+_FINEST = 1e-13  # what the quadrature guarantees ...
+_TABULATED = 5e-13  # ... and a table
 _BLOCK = 1 << 16  # triples that are evaluated together
+_MANY = 128  # triples from which on a table pays
 
 
 @in_standard_settings
@@ -182,53 +183,60 @@ def _evaluate_one(
 
 
 def _evaluate(phi: Activation, j: int, k: int, pair: Covariance, *, tolerance: float) -> Tensor:
-    """Evaluate $D_{jk}$ by closed form, sum, table or quadrature, block by block."""
+    """Evaluate $D_{jk}$ by closed form, table or quadrature, block by block."""
     result = torch.empty(pair.shape, dtype=torch.float64, device=pair.a.device)
-    closed = closed_form(phi)
-    known = closed if j == k and j < 2 else None
-
-    @lru_cache(maxsize=1)
-    def way() -> Mehler | Tables | None:
-        return Mehler.of(phi, j, k, pair.a, pair.b) or Tables.of(phi, j, k, pair, tolerance)
-
+    closed = closed_form(phi) if j == k < 2 else None
+    line = broken_line(phi) if j == k < 2 and closed is None else None
+    table = None
+    if closed is None and line is None and pair.shape.numel() >= _MANY and tolerance >= _TABULATED:
+        table = _table(phi, j, k, pair)
     for index in pair.blocks(_BLOCK):
         a, b, c = (t.reshape(-1) for t in pair[index])
-        if known is not None:
-            value = closed_dual(phi, known, j, a, b, c)
+        if closed is not None:
+            value = closed_dual(phi, closed, j, a, b, c)
+        elif line is not None:
+            value = line.at_covariances(a, b, c)[j]
         else:
-            value = _evaluate_block(phi, j, k, (a, b, c), tolerance, way)
+            value = _evaluate_block(phi, j, k, (a, b, c), table)
         result[index] = value.view(result[index].shape)
     return result
 
 
+def _table(phi: Activation, j: int, k: int, pair: Covariance) -> Table | None:
+    """The table for all variances but zero."""
+    ends = [
+        torch.stack(torch.aminmax(t.detach()[t.detach() > 0]))
+        for t in (pair.a, pair.b)
+        if bool(t.any())
+    ]
+    orders = ((0, 0), (1, 1)) if j == k < 2 else ((max(j, k), min(j, k)),)
+    return Table.of(phi, orders, torch.cat(ends).double()) if ends and (j + k) % 2 == 0 else None
+
+
 def _evaluate_block(
-    phi: Activation,
-    j: int,
-    k: int,
-    triple: tuple[Tensor, Tensor, Tensor],
-    tolerance: float,
-    make: Callable[[], Mehler | Tables | None],
+    phi: Activation, j: int, k: int, triple: tuple[Tensor, Tensor, Tensor], table: Table | None
 ) -> Tensor:
     """$D_{jk}$ at vectors; where u = v, $D_{jj}$ is the mean square, a one-dimensional integral."""
     a, b, c = triple
-    value, rest = torch.empty_like(a), torch.ones_like(a, dtype=torch.bool)
+    value, others = torch.empty_like(a), torch.ones_like(a, dtype=torch.bool)
     if j == k and j < 2:
         same = (a == b) & (c == a)
         if bool(same.any()):
             distinct, inverse = a[same].unique(return_inverse=True)
             value[same] = _mean_squares(phi, j, distinct)[inverse]
-            rest = ~same
-            if not bool(rest.any()):
-                return value
-    way = make()
-    if isinstance(way, Mehler):
-        value[rest], known = way(a[rest], b[rest], c[rest])
-        rest = rest.masked_scatter(rest, ~known)
-        left = Covariance(a[rest], b[rest], c[rest], torch.float64)
-        way = Tables.of(phi, j, k, left, tolerance) if len(left.a) else None
-    if bool(rest.any()):
-        x, y, z = a[rest], b[rest], c[rest]
-        value[rest] = mixed_dual(phi, j, k, x, y, z) if way is None else way(x, y, z)
+            others = ~same
+    if table is not None:
+        known = others & (a > 0) & (b > 0)
+        x, y, z = a[known], b[known], c[known]
+        if j < k:
+            x, y = y, x
+        elif j == k:  # an exactly symmetric result
+            x, y = torch.maximum(x, y), torch.minimum(x, y)
+        cosine, sine = correlation(x, y, z)
+        value[known] = table((max(j, k), min(j, k)), x, y, torch.atan2(sine, cosine))
+        others &= ~known
+    if bool(others.any()):
+        value[others] = mixed_dual(phi, j, k, a[others], b[others], c[others])
     return value
 
 

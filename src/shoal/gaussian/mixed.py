@@ -15,7 +15,6 @@ from torch import Tensor
 from shoal.activations import Activation
 from shoal.activations.closed_forms.correlation import correlation
 from shoal.activations.panels import jump, reach, vanishes
-from shoal.gaussian.condensed import SMALLEST_SINE, condensed_dual, pays
 from shoal.gaussian.polynomials import probabilists_hermite
 from shoal.gaussian.quadrature import (
     DELTA_WINDOW,
@@ -63,9 +62,6 @@ class _Pair:
     cosine: Tensor
     sine: Tensor
 
-    def at(self, where: Tensor) -> "_Pair":
-        return _Pair(*(t[where] for t in (self.std_u, self.std_v, self.cosine, self.sine)))
-
     def swapped(self) -> "_Pair":
         return replace(self, std_u=self.std_v, std_v=self.std_u)
 
@@ -82,30 +78,9 @@ def _total(phi: Activation, j: int, k: int, *vectors: Tensor) -> Tensor:
         if any(vanishes(phi, order, reach(phi, span)) for order in (j, k)):
             parts.append(jumps)
             continue
-        pieces = [_pieces(phi, j, k, _Pair(*few)) for few in blocks(_BLOCK, *many)]
+        pieces = [_integral(phi, j, k, _Pair(*few), window) for few in blocks(_BLOCK, *many)]
         parts.append(jumps + torch.cat(pieces))
     return torch.cat(parts)
-
-
-def _pieces(phi: Activation, j: int, k: int, pair: _Pair) -> Tensor:
-    """The integral of the smooth pieces alone."""
-    total = torch.zeros_like(pair.std_u)
-    window = window_edges(phi, j, float(pair.std_u.max()))
-    wide = pair.sine >= SMALLEST_SINE
-    if bool(wide.any()) and pays(phi, window[-1] * float(pair.std_u.max())):
-        total[wide] += _condensed(phi, j, k, pair.at(wide), window[-1])
-        if not bool(wide.all()):
-            total[~wide] += _integral(phi, j, k, pair.at(~wide), window)
-        return total
-    return total + _integral(phi, j, k, pair, window)
-
-
-def _condensed(phi: Activation, j: int, k: int, pair: _Pair, window: float) -> Tensor:
-    """The integral of the smooth pieces where the activation needs many panels."""
-    vectors = (pair.std_u, pair.std_v, pair.cosine, pair.sine)
-    rows = zip(*(t.tolist() for t in vectors), strict=True)
-    values = [condensed_dual(phi, (j, k), (u, v), c, s, window) for u, v, c, s in rows]
-    return pair.std_u.new_tensor(values)
 
 
 def _integral(phi: Activation, j: int, k: int, pair: _Pair, window: tuple[float, ...]) -> Tensor:

@@ -1,5 +1,7 @@
 """Arguments of the functions that make kernels: inputs, limits of memory, NumPy arrays."""
 
+import math
+import os
 import re
 from collections.abc import Callable
 from functools import wraps
@@ -10,11 +12,13 @@ import torch
 from torch import Tensor
 
 from shoal.architectures import ImageArchitecture
-from shoal.core.checks import as_tensor, float_tensor, integer
+from shoal.core.checks import as_tensor, float_tensor, integer, known_tensor
 from shoal.kernels.result import Kernels
 
 __all__ = [
     "as_tensor",
+    "check_memory",
+    "check_size",
     "checked_image_samples",
     "checked_images",
     "checked_inputs",
@@ -36,10 +40,10 @@ def checked_inputs(
     x1: object, x2: object | None, *, diag: bool = False
 ) -> tuple[Tensor, Tensor | None]:
     """Return the inputs of rows and columns, or say what is wrong with them."""
-    first = checked_samples("x1", x1)
+    first = checked_samples("x1", x1, empty=True)
     if x2 is None:
         return first, None
-    second = checked_samples("x2", x2)
+    second = checked_samples("x2", x2, empty=True)
     if first.shape[-1] != second.shape[-1]:
         raise ValueError(
             f"x1 and x2 must have as many features, got {first.shape[-1]} and {second.shape[-1]}"
@@ -56,13 +60,18 @@ def checked_inputs(
 
 
 def checked_images(
-    architecture: ImageArchitecture, x1: object, x2: object | None, *, diag: bool = False
+    architecture: ImageArchitecture,
+    x1: object,
+    x2: object | None,
+    *,
+    diag: bool = False,
+    empty: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
     """Inputs that are images an architecture takes, or an error that says what is wrong."""
-    first = checked_image_samples("x1", x1, architecture)
+    first = checked_image_samples("x1", x1, architecture, empty=empty)
     if x2 is None:
         return first, None
-    second = checked_image_samples("x2", x2, architecture)
+    second = checked_image_samples("x2", x2, architecture, empty=empty)
     if first.shape[1:] != second.shape[1:]:
         raise ValueError(
             "x1 and x2 must have as many channels and pixels, got "
@@ -82,9 +91,11 @@ def _check_partners(first: Tensor, second: Tensor, rows: int, columns: int, *, d
         raise ValueError(f"diag needs as many x1 as x2, got {rows} and {columns}")
 
 
-def checked_image_samples(name: str, x: object, architecture: ImageArchitecture) -> Tensor:
+def checked_image_samples(
+    name: str, x: object, architecture: ImageArchitecture, *, empty: bool = False
+) -> Tensor:
     """Return images of shape (samples, channels, pixels...), or say what is wrong with them."""
-    tensor = _floats(name, x)
+    tensor = _floats(name, x, empty=empty)
     if not 3 <= tensor.dim() <= 5:
         raise ValueError(
             f"{name} must have shape (samples, channels, pixels...) with one to three axes of "
@@ -94,16 +105,17 @@ def checked_image_samples(name: str, x: object, architecture: ImageArchitecture)
     return tensor
 
 
-def checked_samples(name: str, x: object, *, batches: bool = True) -> Tensor:
+def checked_samples(name: str, x: object, *, batches: bool = True, empty: bool = False) -> Tensor:
     """Return inputs of shape (..., samples, features), or say what is wrong with them."""
-    tensor = _floats(name, x)
+    tensor = _floats(name, x, empty=empty)
     if tensor.dim() < 2 or (tensor.dim() > 2 and not batches):
         raise ValueError(f"{name} must have shape (samples, features), got {tuple(tensor.shape)}")
     return tensor
 
 
-def _floats(name: str, x: object) -> Tensor:
-    tensor = float_tensor(name, x)
+def _floats(name: str, x: object, *, empty: bool = False) -> Tensor:
+    none = isinstance(x, Tensor) and x.dim() >= 2 and x.shape[-1] and not x.numel()
+    tensor = known_tensor(name, x) if empty and none else float_tensor(name, x)
     if tensor.dtype not in (torch.float32, torch.float64):
         raise TypeError(f"{name} must be float32 or float64, got {tensor.dtype}")
     return tensor
@@ -133,6 +145,28 @@ def work_space(limit: int | None, device: torch.device) -> int:
     if device.type != "cuda":
         return _WORK
     return min(_WORK_ELSEWHERE, torch.cuda.mem_get_info(device)[0] // 8)
+
+
+def check_memory(limit: int | None, least: int) -> None:
+    """Refuse a limit of memory in which not even the smallest part of a matrix fits."""
+    if limit is not None and limit < least:
+        raise ValueError(f"memory must be at least {least} bytes for these inputs, got {limit}")
+
+
+def check_size(shape: tuple[int, ...], like: Tensor) -> None:
+    """Refuse a pair of matrices that is larger than the memory of its device."""
+    needed, device = 2 * math.prod(shape) * like.element_size(), like.device
+    if device.type == "cuda":
+        there = torch.cuda.mem_get_info(device)[0]
+    elif device.type == "cpu" and hasattr(os, "sysconf"):
+        there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    else:
+        return
+    if needed > there:
+        raise ValueError(
+            f"two matrices of shape {tuple(shape)} take {needed / 1e9:.3g} GB, and there are "
+            f"{there / 1e9:.3g} GB of memory: use shoal.kernel_operator, which forms none"
+        )
 
 
 def with_arrays(function: Function) -> Function:

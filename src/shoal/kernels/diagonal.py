@@ -5,10 +5,11 @@ import torch
 from torch import Tensor
 
 from shoal.core.exceptions import AccuracyError
+from shoal.kernels.approximations.choice import ANGULAR_TOLERANCE, common_norm
 from shoal.kernels.approximations.surface import angular_surface
 from shoal.kernels.function import KernelFunction
 from shoal.kernels.inputs import Inputs, pair_angles
-from shoal.kernels.plan import ANGULAR_TOLERANCE, check_overflow, common_norm, pairs_at_angles
+from shoal.kernels.plan import check_overflow, pairs_at_angles
 from shoal.kernels.result import Kernels
 
 
@@ -19,9 +20,7 @@ def own_diagonal(function: KernelFunction, x: Tensor) -> Kernels:
     return _rounded(function.own(square), x.dtype)
 
 
-def partner_diagonal(
-    function: KernelFunction, first: Tensor, second: Tensor, *, gradients: bool
-) -> Kernels:
+def partner_diagonal(function: KernelFunction, first: Tensor, second: Tensor) -> Kernels:
     """Both kernels of each input with its partner, from angles as exact as those of a matrix."""
     dtype = first.dtype
     batch = np.broadcast_shapes(first.shape[:-1], second.shape[:-1])
@@ -30,7 +29,10 @@ def partner_diagonal(
     check_overflow(left.norm**2, right.norm**2, torch.float64)
     values = _values(function, left, right).view(2, *batch)
     kernels = Kernels(values[0], values[1])
-    if gradients:  # values as above, derivatives by the products
+    tensors = first, second, *(value for _, value in function.variances)
+    if torch.is_grad_enabled() and any(
+        t.requires_grad for t in tensors
+    ):  # values as above, derivatives by the products
         norms = [torch.linalg.vector_norm(x, dim=-1) for x in (first, second)]
         bound = norms[0] * norms[1]
         products = torch.minimum(torch.maximum((first * second).sum(-1), -bound), bound)

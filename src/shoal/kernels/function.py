@@ -7,7 +7,7 @@ the cells of the architecture (see :mod:`shoal.kernels.recursions`).
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import singledispatch
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -16,11 +16,16 @@ from shoal.architectures import Architecture, ImageArchitecture, ImplicitArchite
 from shoal.core.checks import float_tensor, integer, shown
 from shoal.core.settings import in_standard_settings
 from shoal.gaussian.domain import covariance, scale_tensor
+from shoal.kernels.arguments import checked_inputs, checked_samples
 from shoal.kernels.calculi import Angles, HalfAngle, Own, Pairs
 from shoal.kernels.calculi.angles import NoAngleError
 from shoal.kernels.calculi.jets import gradients
+from shoal.kernels.inputs import Inputs
 from shoal.kernels.recursions import Network, network_kernels
-from shoal.kernels.result import Kernels
+from shoal.kernels.result import Kernels, Work
+
+if TYPE_CHECKING:
+    from shoal.kernels.plan import Plan
 
 _MOST_ORDERS = 3  # derivatives that two Newton steps at a solution carry
 
@@ -106,6 +111,44 @@ class KernelFunction:
         """
         a = scale_tensor("a", a, at_least=0)
         return self._in(lambda wanted: Own(a, wanted), a)
+
+    def in_precision(self, dtype: torch.dtype) -> "KernelFunction":  # noqa: ARG002
+        """The same kernels: those of vectors are as exact as their inputs."""
+        return self
+
+    def checked(
+        self, x1: object, x2: object | None = None, *, diag: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
+        """The inputs of rows and columns, or an error that says what is wrong with them."""
+        return checked_inputs(x1, x2, diag=diag)
+
+    def samples(self, name: str, x: object) -> Tensor:
+        """Inputs without batches, at least one, or an error that says what is wrong with them."""
+        return checked_samples(name, x, batches=False)
+
+    def plan(self, first: Tensor, second: Tensor | None, memory: int | None = None) -> "Plan":  # noqa: ARG002
+        """How the matrix of inputs without gradients is computed."""
+        from shoal.kernels.plan import Plan
+
+        left = Inputs(first)
+        right = left if second is None else Inputs(second)
+        return Plan.of(replace(self, variances=()), left, right)
+
+    def matrices(self, first: Tensor, second: Tensor | None, work: Work) -> Kernels:
+        """All matrices of a batch of inputs, with gradients."""
+        from shoal.kernels.matrix import matrices
+
+        return matrices(self, first, second, work)
+
+    def partners(self, first: Tensor, second: Tensor | None, work: Work) -> Kernels:  # noqa: ARG002
+        """Both kernels of each input with its partner, or with itself, with gradients."""
+        from shoal.kernels.diagonal import own_diagonal, partner_diagonal
+
+        if not first.numel():
+            return Kernels(*(first.new_zeros(first.shape[:-1]) for _ in range(2)))
+        if second is None:
+            return own_diagonal(self, first)
+        return partner_diagonal(self, first, second)
 
     def at_angles(self, squared_norm: float, half: HalfAngle) -> Kernels:
         """Both kernels of inputs of one norm, accurate at all angles."""

@@ -1,7 +1,7 @@
 """Kernel matrices: one matrix product and one function of the angle."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -13,22 +13,19 @@ from shoal.architectures import Architecture
 from shoal.core import checks
 from shoal.core.settings import in_standard_settings
 from shoal.kernels.arguments import (
-    checked_images,
-    checked_inputs,
+    check_memory,
+    check_size,
     memory_limit,
     with_arrays,
     work_space,
 )
 from shoal.kernels.bias_features import with_bias_features
-from shoal.kernels.diagonal import own_diagonal, partner_diagonal
 from shoal.kernels.function import KernelFunction
-from shoal.kernels.gradients.matrices import Job, differentiable_kernel
+from shoal.kernels.gradient import Pull, Upstream, differentiable, pull
 from shoal.kernels.images.function import ImageKernels, chosen_kernels
-from shoal.kernels.images.gradients import differentiable_image_kernels
-from shoal.kernels.images.matrix import Blocks, image_kernels
 from shoal.kernels.inputs import Inputs
 from shoal.kernels.plan import FEW_PAIRS, GRADIENT_COST, Plan
-from shoal.kernels.result import Kernels
+from shoal.kernels.result import Kernels, Work
 
 _SMALL = 1 << 17  # entries that cost no more than the calls for a few matrices
 
@@ -88,7 +85,8 @@ def kernel(
         arrays if ``x1`` is one.
 
     Raises:
-        ValueError: If the shapes do not fit, or an input is empty, NaN or infinite.
+        ValueError: If the shapes do not fit, an entry is NaN or infinite, ``memory`` is too small,
+            or the matrices are larger than the memory of the device.
         TypeError: If an input is not a floating-point tensor.
         ConvergenceError: If the kernel does not exist.
         AccuracyError: If the kernel overflows the dtype.
@@ -100,37 +98,28 @@ def kernel(
         tensor([[0.4444, 0.1490],
                 [0.1490, 0.4444]], dtype=torch.float64)
     """
-    limit = memory_limit(memory)
+    work = Work(memory_limit(memory), on_progress)
     checks.flag("diag", diag)
     checks.function("on_progress", on_progress)
     function = chosen_kernels(architecture, trainable=trainable, width=width, variances=variances)
-    if isinstance(function, ImageKernels):
-        first, second = checked_images(function.architecture, x1, x2, diag=diag)
-        blocks = Blocks(work_space(limit, first.device), on_progress)
-        if _wants_gradients(first, second, *(value for _, value in function.variances)):
-            return differentiable_image_kernels(function, first, second, blocks, diag=diag)
-        return image_kernels(function, first.detach(), second, blocks, diag=diag)
-    first, second = checked_inputs(x1, x2, diag=diag)
-    if diag:
-        gradients = _wants_gradients(first, second, *(value for _, value in function.variances))
-        if second is None:
-            return own_diagonal(function, first)
-        return partner_diagonal(function, first, second, gradients=gradients)
+    first, second = function.checked(x1, x2, diag=diag)
+    return (function.partners if diag else function.matrices)(first, second, work)
+
+
+def matrices(function: KernelFunction, first: Tensor, second: Tensor | None, work: Work) -> Kernels:
+    """All matrices of a batch of inputs that are vectors, with gradients."""
     batch = np.broadcast_shapes(first.shape[:-2], () if second is None else second.shape[:-2])
     first = first.expand(*batch, *first.shape[-2:])
     second = None if second is None else second.expand(*batch, *second.shape[-2:])
+    if not first.numel() or not (second is None or second.numel()):
+        shape = (*batch, first.shape[-2], (first if second is None else second).shape[-2])
+        return Kernels(first.new_zeros(shape), first.new_zeros(shape))
     function, first, second = with_bias_features(function, first, second)
-    plain = replace(function, variances=())
-    values = partial(_matrices, plain, limit=limit, on_progress=on_progress)
-    together = limit is None and _small(function, first, second)
+    together = work.memory is None and _small(function, first, second)
     if together:
         first = first.flatten(0, -2)
         second = None if second is None else second.flatten(0, -2)
-    if not _wants_gradients(first, second, *(value for _, value in function.variances)):
-        result = values(first.detach(), None if second is None else second.detach())
-    else:
-        job = Job(function, values, limit and max(1, limit // 2))
-        result = differentiable_kernel(job, first, second)
+    result = differentiable(partial(_run, function, work), function, first, second)
     return Kernels(*(_own_blocks(k, batch) for k in result)) if together else result
 
 
@@ -150,10 +139,6 @@ def _own_blocks(matrix: Tensor, batch: tuple[int, ...]) -> Tensor:
     return blocks.reshape(*batch, rows, columns)
 
 
-def _wants_gradients(*inputs: Tensor | None) -> bool:
-    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs)
-
-
 def _empty(shape: tuple[int, ...], like: Tensor) -> Tensor:
     """A new tensor; on a CPU by NumPy, which asks for huge pages: there are fewer to be found."""
     if like.device.type != "cpu":
@@ -161,32 +146,42 @@ def _empty(shape: tuple[int, ...], like: Tensor) -> Tensor:
     return torch.from_numpy(np.empty(shape, like.numpy().dtype))
 
 
-def _matrices(
+def _run(
     function: KernelFunction,
+    work: Work,
     first: Tensor,
     second: Tensor | None,
-    plans: list[Plan] | None = None,
     *,
-    limit: int | None,
-    on_progress: Callable[[float], object] | None,
-) -> Kernels:
-    """All matrices of a batch; their plans go to a list if gradients are wanted."""
-    limit = work_space(limit, first.device)
-    batch = first.shape[:-2]
-    columns = first.shape[-2] if second is None else second.shape[-2]
-    shape = (*batch, first.shape[-2], columns)
+    gradients: bool,
+) -> tuple[Kernels, Pull]:
+    """All matrices of a batch without gradients, and what pulls gradients back."""
+    few, cost = (FEW_PAIRS, GRADIENT_COST) if gradients else (None, 1)
+    limit, batch = work_space(work.memory, first.device), first.shape[:-2]
+    plain, plans = replace(function, variances=()), []
+    shape = (*batch, first.shape[-2], (first if second is None else second).shape[-2])
+    check_size(shape, first)
     result = Kernels(*(_empty(shape, first) for _ in range(2)))
     for done, index in enumerate(np.ndindex(*batch)):
         own = Inputs(first[index])
         other = own if second is None else Inputs(second[index])
-        part = Kernels(*(k[index] for k in result))
-        if plans is None:
-            plan = Plan.of(function, own, other)
-        else:
-            plan = Plan.of(function, own, other, few_pairs=FEW_PAIRS, cost=GRADIENT_COST)
-            plans.append(plan)
-        strips = list(plan.strips(limit))
-        for ready, _ in enumerate(plan.write(strips, (part.ck, part.ntk)), 1):
-            if on_progress is not None:
-                on_progress((done + ready / len(strips)) / math.prod(batch))
-    return result
+        plan = Plan.of(plain, own, other, few_pairs=few, cost=cost)
+        plans.append(plan)
+        check_memory(work.memory, plan.least_memory)
+        parts = list(plan.strips(limit))
+        for ready, _ in enumerate(plan.write(parts, (result.ck[index], result.ntk[index])), 1):
+            if work.on_progress is not None:
+                work.on_progress((done + ready / len(parts)) / math.prod(batch))
+
+    def back(upstream: Upstream, names: Sequence[str]) -> tuple[list[Tensor], list[float]]:
+        """Gradients of all inputs of the batch, and of variances."""
+        into = [torch.empty_like(x) for x in (first, second) if x is not None]
+        total = [0.0 for _ in names]
+        for index, plan in zip(np.ndindex(*batch), plans, strict=True):
+            here = [None if g is None else g[index] for g in upstream]
+            sides, values = pull(plan, here, names, work.memory and max(1, work.memory // 2))
+            for x, side in zip(into, sides, strict=True):
+                x[index] = side
+            total = [t + float(v) for t, v in zip(total, values, strict=True)]
+        return into, total
+
+    return result, back

@@ -1,7 +1,6 @@
 """Kernel matrices that are never formed: products, and solutions of linear systems."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -14,22 +13,13 @@ from shoal.core.checks import integer, real, shaped, writable
 from shoal.core.exceptions import ConvergenceError
 from shoal.core.processes import ALONE, Group, Processes, fingerprint, processes
 from shoal.core.settings import in_standard_settings
-from shoal.kernels.arguments import (
-    as_tensor,
-    checked_images,
-    checked_inputs,
-    memory_limit,
-    work_space,
-)
+from shoal.kernels.arguments import as_tensor, check_memory, memory_limit, work_space
 from shoal.kernels.function import KernelFunction
-from shoal.kernels.images.function import ImageKernels, chosen_kernels
-from shoal.kernels.images.matrix import ImagePlan
-from shoal.kernels.inputs import Inputs
+from shoal.kernels.images.function import ImageKernels, ImagePlan, chosen_kernels
 from shoal.kernels.plan import Plan
 from shoal.kernels.result import Kernels
-from shoal.kernels.rounded_products import rounded_products
 from shoal.kernels.strips import Strip, assign_strips
-from shoal.numerics.krylov import conjugate_gradients, relative
+from shoal.numerics import DiagonalOperator, conjugate_gradients
 from shoal.numerics.operator import Operator, like_factor, refuse_gradients
 
 _DEFAULT_MEMORY = 2**30
@@ -57,14 +47,14 @@ class KernelOperator(Operator):
     ) -> None:
         self._plan = plan
         self._kernel = kernel
-        self._work = min(memory // 2, _WORK.get(plan.left.points.device.type, memory))
+        self._work = min(memory // 2, _WORK.get(plan.like.device.type, memory))
         self._keep = memory - self._work
-        self._precision = plan.left.points.dtype if precision is None else precision
+        self._precision = plan.like.dtype if precision is None else precision
         self._kept: dict[int, Tensor] = {}
         self._processes = shared
         self._rounded = None
-        if self._precision != plan.left.points.dtype and not self._fits:
-            self._rounded = rounded_products(plan, kernel)
+        if self._precision != plan.like.dtype and not self._fits:
+            self._rounded = plan.rounded(kernel)
 
     def __repr__(self) -> str:
         name = Kernels._fields[self._kernel]
@@ -73,15 +63,15 @@ class KernelOperator(Operator):
     @property
     def shape(self) -> torch.Size:
         """Rows and columns."""
-        return torch.Size((len(self._plan.left.points), len(self._plan.right.points)))
+        return torch.Size(self._plan.shape)
 
     @property
     def _entries(self) -> Tensor:
-        return self._plan.left.points
+        return self._plan.like
 
     def __matmul__(self, other: Any) -> Any:
         """The product with a vector or a matrix; NumPy arrays give NumPy arrays."""
-        with self._processes.reporting():
+        with self._processes.collective():
             return super().__matmul__(other)
 
     @in_standard_settings
@@ -93,7 +83,7 @@ class KernelOperator(Operator):
     @in_standard_settings
     def to_dense(self) -> Tensor:
         """The matrix itself."""
-        with self._processes.reporting():
+        with self._processes.collective():
             result = torch.empty(self.shape, dtype=self.dtype, device=self.device)
             self.write(result)
         for strip, _ in self._assigned:
@@ -117,7 +107,7 @@ class KernelOperator(Operator):
         What is below it then is not to be used. ``out`` may have another dtype, and nothing else
         of its size is made.
         """
-        with self._processes.reporting():
+        with self._processes.collective():
             writable("out", shaped("out", out, *self.shape))
             for strip in self._own:
                 if out.dtype == self.dtype:
@@ -179,19 +169,18 @@ class KernelOperator(Operator):
         shift = real("shift", shift, at_least=0.0)
         rtol, max_steps = real("rtol", rtol, above=0.0), integer("max_steps", max_steps, at_least=1)
         b = self._columns(other, self.shape[0]).to(self.dtype)
-        scale = (self.diagonal() + shift)[:, None]  # a preconditioner: the diagonal
-        scale = torch.where(scale > 0, scale, 1.0)
+        diagonal = self.diagonal() + shift
         found = conjugate_gradients(
             lambda vectors: self @ vectors + shift * vectors,
             b,
-            precondition=lambda residual: residual / scale,
+            preconditioner=DiagonalOperator(diagonal.where(diagonal > 0, 1.0)),
             rtol=rtol,
             max_steps=max_steps,
         )
         if not found.converged:
             raise ConvergenceError(
                 "conjugate gradients reached a relative residual of "
-                f"{float(relative(found.residual, b).max()):.1e} instead of {rtol:.1e} in "
+                f"{float(found.residuals.max()):.1e} instead of {rtol:.1e} in "
                 f"{max_steps} steps: allow more of them, a larger rtol, or a larger shift"
             )
         return like_factor(other, found.solution)
@@ -308,7 +297,8 @@ def kernel_operator(
         if shared.size > 1:
             same = {**identity(function, first, second), "precision": precision}
             limit = min(shared.agree(same, limit))
-        plan = _plan(function, first, second, limit)
+        plan = function.plan(first, second, min(limit // 4, work_space(None, first.device)))
+        check_memory(limit, plan.least_memory)
     return KernelOperators(
         *(KernelOperator(plan, kernel, limit, precision, shared) for kernel in (0, 1))
     )
@@ -318,32 +308,16 @@ def _points(
     function: KernelFunction | ImageKernels, x1: Any, x2: Any
 ) -> tuple[Tensor, Tensor | None]:
     """The inputs of rows and columns, without batches or gradients."""
-    first, second = as_tensor(x1, "x1"), as_tensor(x2, "x2")
-    if isinstance(function, ImageKernels):
-        first, second = checked_images(function.architecture, first, second)
-    else:
-        first, second = checked_inputs(first, second)
-        if first.dim() != 2 or (second is not None and second.dim() != 2):
-            raise ValueError(
-                "x1 and x2 must have shape (samples, features): no batches of operators"
-            )
+    tensors = {"x1": as_tensor(x1, "x1"), "x2": as_tensor(x2, "x2")}
+    for name, x in tensors.items():
+        if x is not None:
+            function.samples(name, x)
+    first, second = function.checked(*tensors.values())
     refuse_gradients(
         {"x1": first, "x2": second, **dict(function.variances)},
         "operators are not differentiated; shoal.kernel has gradients",
     )
     return first.detach(), None if second is None else second.detach()
-
-
-def _plan(
-    function: KernelFunction | ImageKernels, first: Tensor, second: Tensor | None, limit: int
-) -> Plan | ImagePlan:
-    """How the matrix is computed."""
-    if isinstance(function, ImageKernels):
-        work = min(limit // 4, work_space(None, first.device))
-        return ImagePlan.of(replace(function, variances=()), first, second, max(1, work))
-    left = Inputs(first)
-    right = left if second is None else Inputs(second)
-    return Plan.of(replace(function, variances=()), left, right)
 
 
 def identity(

@@ -1,60 +1,40 @@
 """How a kernel matrix is computed: which surface, and what the rows and columns contribute."""
 
-import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from shoal.core.exceptions import AccuracyError
 from shoal.core.threads import one_behind, side_by_side
-from shoal.kernels.approximations.piecewise_surface import PiecewiseSurface, part_surface
-from shoal.kernels.approximations.resolved_angles import (
-    SMOOTH_ANGLES,
-    common_angles,
-    resolved_angles,
+from shoal.kernels.approximations.choice import (
+    chosen_surface,
+    common_norm,
 )
-from shoal.kernels.approximations.surface import (
-    ANY_ANGLE,
-    Span,
-    Surface,
-    angular_surface,
-    diagonal,
-    norm_span,
-    surface,
-)
-from shoal.kernels.approximations.typical_angles import GRID, typical_angles
+from shoal.kernels.approximations.surface import ANY_ANGLE, Span, Surface, diagonal
+from shoal.kernels.approximations.typical_angles import GRID
 from shoal.kernels.arguments import work_space
-from shoal.kernels.backends import (
-    Block,
-    Blocks,
-    Directions,
-    Factors,
-    Pair,
-    backend_for,
-    extremes,
-)
+from shoal.kernels.blocks import Block, Blocks, Directions, Factors, Pair, backend_for, extremes
 from shoal.kernels.function import KernelFunction
 from shoal.kernels.inputs import CLOSE, Inputs, pair_angles
 from shoal.kernels.strips import Strip, rows_per_process, strips
 
-_LOGGER = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from shoal.kernels.gpu.half_precision import RoundedProducts
 
-_ONE_NORM = {torch.float64: 1e-13, torch.float32: 1e-6}  # spread of norms that count as one
-_NORM_STEPS = {torch.float64: 2**44, torch.float32: 2**24}  # of a common norm, in each octave
-TOLERANCE = {torch.float64: 1e-11, torch.float32: 1e-7}
-ANGULAR_TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-8}
 GRADIENT_COST = 8  # of an entry whose derivatives are wanted, in entries
 FEW_PAIRS = 256  # pairs that are cheaper one by one when derivatives are wanted, ...
 _FEW_PAIRS = 4095  # ... and when they are not: those of 90 inputs, fewer than a surface needs
 _PAIRS = 4096  # whose scalar equations are solved together at least
-_STRIPS = 8  # of a symmetric matrix on a CPU, at least (twice as many of a large one on a GPU), ...
+_STRIPS = (
+    16  # of a symmetric matrix on a CPU, at least (twice as many of a large one on a GPU), ...
+)
 _LEAST_STRIP = 128  # ... but of so many rows, with which products are as fast as with more
 _LEAST_ENTRIES = 1 << 24  # of a strip on a GPU, which has less to do than the host otherwise
-_MANY_PAIRS = 100_000  # pairs that deserve a word if computed one by one
 INSET = 1e-3  # next to 0 and π derivatives in norms and variances are lost
 
 
@@ -79,7 +59,7 @@ class Plan:
 
     function: KernelFunction
     surface: Surface | None
-    wide: Surface | PiecewiseSurface | None
+    wide: Surface | None
     left: Inputs
     right: Inputs
     rows: Factors
@@ -93,6 +73,16 @@ class Plan:
         """Whether rows and columns are the same inputs."""
         return self.left is self.right
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+        return len(self.left), len(self.right)
+
+    @property
+    def like(self) -> Tensor:
+        """A tensor with the dtype and the device of the matrix."""
+        return self.left.points
+
     @classmethod
     def of(
         cls,
@@ -100,12 +90,13 @@ class Plan:
         left: Inputs,
         right: Inputs,
         *,
-        few_pairs: int = _FEW_PAIRS,
+        few_pairs: int | None = None,
         cost: int = 1,
     ) -> "Plan":
         """Choose the way for some inputs; up to ``few_pairs`` are computed one by one."""
+        few_pairs = _FEW_PAIRS if few_pairs is None else few_pairs
         check_overflow(left.norm**2, right.norm**2, torch.float64)  # in which they are computed
-        chosen, wide = _choose(function, left, right, few_pairs)
+        chosen, wide = chosen_surface(function, left, right, few_pairs)
         own = _diagonal(function, chosen, left)
         other = own if right is left else _diagonal(function, chosen, right)
         check_overflow(own, other, left.points.dtype)
@@ -129,7 +120,15 @@ class Plan:
     @cached_property
     def backend(self) -> Blocks:
         """What computes with blocks of the matrix."""
-        return backend_for(self.left.points.device, self.cost * self.pairs)
+        return backend_for(self.left.points.device)
+
+    @property
+    def least_memory(self) -> int:
+        """Bytes that a row takes while it is computed."""
+        # the cosines of it and of the one before, both kernels, a mask and the work space of the
+        # evaluation; the series of the row, which outweigh them in tall matrices
+        series = 0 if self.surface is None else self.surface.coefficients[:, 0].numel()
+        return (6 * len(self.right) + 3 * series) * self.like.element_size()
 
     def strips(self, limit: int | None, num_processes: int = 1) -> Iterator[Strip]:
         """Parts of the matrix that are computed together within a limit of memory.
@@ -137,12 +136,8 @@ class Plan:
         Where so many processes share the matrix there are enough of them to go round.
         """
         points, size = self.left.points, len(self.right)
-        # the cosines of it and of the one before, both kernels, a mask and the work space of the
-        # evaluation; the series of the row, which outweigh them in tall matrices
-        series = 0 if self.surface is None else self.surface.coefficients[:, 0].numel()
-        bytes_per_row = (6 * size + 3 * series) * points.element_size()
         threads = torch.get_num_threads() if self.backend.takes_threads else 1
-        step = max(1, work_space(limit, points.device) // (bytes_per_row * threads))
+        step = max(1, work_space(limit, points.device) // (self.least_memory * threads))
         if self.symmetric and points.device.type == "cpu":  # what is below the diagonal is wasted
             step = min(step, max(_LEAST_STRIP, size // (_STRIPS * threads)))
         fair = rows_per_process(len(self.left), num_processes, symmetric=self.symmetric)
@@ -154,6 +149,16 @@ class Plan:
         if self.surface is None:  # pairs share series of the duals, which take more memory
             step = max(step, _PAIRS // size)
         return strips((len(self.left), size), step, symmetric=self.symmetric)
+
+    def rounded(self, kernel: int) -> "RoundedProducts | None":
+        """Products of entries that are made in half precision, on a GPU that has them."""
+        if self.like.device.type != "cuda":
+            return None
+        try:
+            from shoal.kernels.gpu.half_precision import rounded_products
+        except ImportError:
+            return None
+        return rounded_products(self, kernel)
 
     @cached_property
     def _directions(self) -> tuple[Directions, Directions]:
@@ -319,21 +324,6 @@ def check_overflow(rows: Tensor, columns: Tensor, dtype: torch.dtype) -> None:
         raise AccuracyError(f"the kernel of these inputs overflows {dtype}")
 
 
-def common_norm(function: KernelFunction, norms: Tensor, dtype: torch.dtype) -> float | None:
-    """The squared norm of all inputs, or one if norms are but factors; ``None`` if they differ."""
-    if function.architecture.positively_homogeneous:
-        return 1.0
-    smallest, largest = (float(end) for end in torch.aminmax(norms))
-    one = largest > 0 and largest - smallest <= _ONE_NORM[dtype] * largest
-    return shared_norm(norms, dtype) ** 2 if one else None
-
-
-def shared_norm(norms: Tensor, dtype: torch.dtype) -> float:
-    """The mean of norms that count as one, rounded: another batch of them has the same series."""
-    fraction, exponent = math.frexp(float(norms.mean()))
-    return math.ldexp(round(fraction * _NORM_STEPS[dtype]) / _NORM_STEPS[dtype], exponent)
-
-
 def _pairs(left: Inputs, right: Inputs) -> int:
     return len(left) * (len(left) + 1) // 2 if right is left else len(left) * len(right)
 
@@ -342,60 +332,6 @@ def pairs_at_angles(function: KernelFunction, left: Tensor, right: Tensor, angle
     """Both kernels at pairs of norms and their angles, by scalar equations. shape: (2, n)."""
     product = torch.where((left == right) & (angle == 0), left**2, left * right * angle.cos())
     return torch.stack(tuple(function(left**2, right**2, product)))
-
-
-def _choose(
-    function: KernelFunction, left: Inputs, right: Inputs, few_pairs: int
-) -> tuple[Surface | None, Surface | PiecewiseSurface | None]:
-    """The surface for nearly all entries, and the one for the rest."""
-    dtype = left.points.dtype
-    norms = torch.cat([left.norm, right.norm])
-    norms = norms[norms > 0]
-    if not len(norms) or (right is left and len(left) == 1):  # no angle, or none but its own
-        return None, None
-    squared_norm = common_norm(function, norms, dtype)
-    one_norm = squared_norm is not None
-    if squared_norm is not None:
-        tolerance = ANGULAR_TOLERANCE[dtype]
-        try:
-            wide = angular_surface(function, squared_norm, tolerance)
-            return wide.restricted(typical_angles(left, right), tolerance), wide
-        except AccuracyError as error:
-            _LOGGER.info("no series in the angle: %s", error)
-    pairs = _pairs(left, right)
-    if pairs <= (min(few_pairs, FEW_PAIRS) if one_norm else few_pairs):
-        return None, None
-    angles, tolerance = typical_angles(left, right), TOLERANCE[dtype]
-    smooth = common_angles(angles, SMOOTH_ANGLES)
-    if squared_norm is not None and smooth[0] < smooth[1]:
-        try:
-            chosen = part_surface(function, squared_norm, smooth, tolerance)
-            return chosen, PiecewiseSurface(function, squared_norm, tolerance)
-        except AccuracyError as error:
-            _LOGGER.info("no series at angles from %.3g to %.3g: %s", *smooth, error)
-    span = norm_span(norms)
-    within = resolved_angles(function, 2 ** span[1], angles)
-    boxes = (box for box in (within, smooth) if box[0] < box[1])
-    return _any_norms(function, span, boxes, tolerance, pairs), None
-
-
-def _any_norms(
-    function: KernelFunction, norms: Span, boxes: Iterable[Span], tolerance: float, pairs: int
-) -> Surface | None:
-    """The surface for different norms on the first range of angles that has one."""
-    for angles in dict.fromkeys(boxes):
-        try:
-            return surface(function, norms, angles, tolerance, pairs)
-        except AccuracyError as error:
-            _LOGGER.log(
-                logging.WARNING if pairs > _MANY_PAIRS else logging.INFO,
-                "the entries of the kernel of %r at angles from %.3g to %.3g are computed one by "
-                "one, which is slow: %s",
-                function.architecture,
-                *angles,
-                error,
-            )
-    return None
 
 
 def _diagonal(function: KernelFunction, chosen: Surface | None, inputs: Inputs) -> Tensor:

@@ -1,5 +1,6 @@
-"""What a kernel computation returns."""
+"""What a kernel computation returns, and what it may use."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from torch import Tensor
@@ -15,3 +16,15 @@ class Kernels(NamedTuple):
 
     ck: Tensor
     ntk: Tensor
+
+
+class Work(NamedTuple):
+    """How a matrix is computed.
+
+    Attributes:
+        memory: Most bytes for what is not a result; ``None`` for what suits the device.
+        on_progress: Called with the share that is done.
+    """
+
+    memory: int | None = None
+    on_progress: Callable[[float], object] | None = None

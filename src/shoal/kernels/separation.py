@@ -9,7 +9,7 @@ from shoal.architectures import ConvResNet
 from shoal.core.exceptions import AccuracyError
 from shoal.core.settings import in_standard_settings
 from shoal.kernels.arguments import as_tensor, checked_image_samples, checked_samples
-from shoal.kernels.images.pixel_pairs import patch_grams
+from shoal.kernels.images.pixels import patch_grams
 
 _BLOCK = 1024  # rows of the Gram matrix at a time
 _PAIRS = 1 << 22  # numbers of the inputs whose pairs are decomposed together
@@ -23,8 +23,8 @@ def pair_eigenvalue(x: Any, *, architecture: ConvResNet | None = None) -> float:
     x_j^\top x_i & x_j^\top x_j \end{pmatrix} \qquad \text{(Du 2018, Assumption 4.1)}$$
 
     (The paper's minimum is over $i = j$ too, where it would be zero.) For inputs of norm one it is
-    $1 - |\cos\theta|$ of the pair that is closest to parallel. ``ResNet.du2018`` scales its
-    residuals by it.
+    $1 - |\cos\theta|$ of the pair that is closest to parallel. Du 2018 scales the
+    residuals of a ``ResNet`` by $c_\lambda \lambda^{3/2}$ with a constant $c_\lambda < 1$.
 
     For images, $x$ stands for the matrix of an image's patches, and the blocks are matrices with a
     row and a column per pixel (Assumption 5.1). Their rank is at most the number of entries of a

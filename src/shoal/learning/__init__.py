@@ -1,43 +1,27 @@
 """Learning with the kernels of infinitely wide networks: regression, prediction, gradient flow."""
 
-from shoal.learning.convergence import GradientFlow, LinearTraining, gradient_flow
-from shoal.learning.prediction import (
-    Check,
-    HermiteLaw,
-    HermiteSpectrum,
-    LearningCurve,
-    learning_curve,
-)
-from shoal.learning.regression import (
-    Cholesky,
-    CombinedPreconditioner,
-    ConjugateGradients,
-    CostModel,
+from shoal.learning.curves import Check, LearningCurve, learning_curve
+from shoal.learning.decomposition import Decomposition
+from shoal.learning.flow import gradient_flow
+from shoal.learning.linear_training import GradientFlow, LinearTraining
+from shoal.learning.preconditioners import (
     DiagonalPreconditioner,
     EquivalentPreconditioner,
-    KernelRegression,
-    LeaveOneOut,
     Nystrom,
     Preconditioner,
-    Progress,
-    RidgePath,
-    Selection,
-    kernel_regression,
-    ridge_path,
-    select,
 )
+from shoal.learning.regression import KernelRegression, LeaveOneOut, kernel_regression
+from shoal.learning.ridges import RidgePath, Selection, ridge_path, select
+from shoal.learning.systems import Cholesky, ConjugateGradients, Progress
 
 __all__ = [
     "Check",
     "Cholesky",
-    "CombinedPreconditioner",
     "ConjugateGradients",
-    "CostModel",
+    "Decomposition",
     "DiagonalPreconditioner",
     "EquivalentPreconditioner",
     "GradientFlow",
-    "HermiteLaw",
-    "HermiteSpectrum",
     "KernelRegression",
     "LearningCurve",
     "LeaveOneOut",

@@ -1,13 +1,13 @@
 """Finite networks as PyTorch modules, built from architectures."""
 
 from shoal.networks.build import build
-from shoal.networks.contraction.constraint import GainConstraint
-from shoal.networks.contraction.gain import WellPosedness
-from shoal.networks.contraction.monotone import MonotoneCell
+from shoal.networks.constraint import GainConstraint
+from shoal.networks.empirical_kernel import empirical_kernel
 from shoal.networks.equilibrium import EquilibriumNetwork
+from shoal.networks.gain import WellPosedness
+from shoal.networks.monotone import MonotoneCell
 from shoal.networks.network import Network
-from shoal.networks.ntk.empirical_kernel import empirical_kernel
-from shoal.networks.programs.exporting import export
+from shoal.networks.onnx import export
 from shoal.networks.saving import load, save
 from shoal.numerics.norms import NormBounds, operator_norm_bounds
 

@@ -8,9 +8,8 @@ from torch import Tensor
 from shoal.activations import Activation
 from shoal.architectures import ConvDEQ, ConvNet, ConvResNet, ImageArchitecture
 from shoal.networks.chain import ChainNetwork
-from shoal.networks.contraction.convolution_norm import ConvolutionNorm
-from shoal.networks.contraction.gain import WeightNorm
 from shoal.networks.draw import Source
+from shoal.networks.gain import ConvolutionNorm, WeightNorm
 from shoal.networks.layered import LayeredNetwork, draw_layers
 from shoal.networks.loop import LoopNetwork
 from shoal.networks.network import NetworkSpec, makes_networks_of

@@ -16,7 +16,7 @@ from shoal.equilibrium.gradients import SolveOptions
 from shoal.equilibrium.problem import FunctionProblem, Problem
 from shoal.equilibrium.solution import LastSolution, Solution, SolveLog, handle_failure
 from shoal.equilibrium.state import StateLayout
-from shoal.networks.contraction.gain import (
+from shoal.networks.gain import (
     GainBound,
     MatrixNorm,
     WeightNorm,

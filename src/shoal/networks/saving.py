@@ -23,8 +23,15 @@ from shoal.networks.build import assemble, check_solving, check_spec, shapes
 from shoal.networks.network import NETWORK_CLASSES, Network, NetworkSpec
 
 _FORMAT = "shoal network 1"
-_SIZES = ("in_features", "width", "out_features", "weights", "readout_scale", "pixel_axes")
-_LATER_SIZES = ("pixels",)  # that files from before do not have
+_SIZES = (
+    "in_features",
+    "width",
+    "out_features",
+    "weights",
+    "readout_scale",
+    "pixel_axes",
+    "pixels",
+)
 _KNOWN: dict[str, type] = {kind.__name__: kind for kind in NETWORK_CLASSES} | {
     name: value
     for name in known_activations.__all__
@@ -39,16 +46,16 @@ def save(net: Network[Any], path: str | os.PathLike[str]) -> None:
 
     The file is a safetensors file with a description in its metadata and a checksum of both. It
     appears under its name only when it is complete. Weights come back as they were, bit by bit,
-    NaN included, and so does their ``requires_grad``. How a network solves is not saved: say it
-    when loading.
+    NaN included, and so does their ``requires_grad``. How a network solves is not saved: it is
+    chosen when loading.
 
     Args:
         net: A network made by ``build`` or ``load``.
-        path: Where to.
+        path: The file.
 
     Raises:
-        TypeError: If ``net`` is none, or its architecture or an activation is of one's own and
-            not a dataclass.
+        TypeError: If ``net`` is not such a network, or its architecture or an activation is a
+            custom one and not a dataclass.
 
     Example:
         >>> import pathlib, tempfile, torch, shoal
@@ -65,14 +72,12 @@ def save(net: Network[Any], path: str | os.PathLike[str]) -> None:
         raise TypeError(f"net must be a network made by shoal.build, got {kind}")
     target = as_path("path", path)
     spec = net.spec
-    tensors = {
-        name: tensor.detach().cpu().contiguous() for name, tensor in net.state_dict().items()
-    }
+    tensors = {name: t.detach().cpu().contiguous() for name, t in net.state_dict().items()}
     trained = sorted(name for name, p in net.groups.items() if p.requires_grad)
     metadata = {
         "format": _FORMAT,
         "architecture": json.dumps(plain(spec.architecture, "an architecture that is saved")),
-        "network": json.dumps({name: getattr(spec, name) for name in (*_SIZES, *_LATER_SIZES)}),
+        "network": json.dumps({name: getattr(spec, name) for name in _SIZES}),
         "trainable": json.dumps(sorted(spec.trainable)),
         "requires_grad": json.dumps(trained),
     }
@@ -94,49 +99,50 @@ def load(
     """Load a network that was saved by :func:`save`.
 
     Args:
-        path: Where from.
-        device: Where to put it.
-        activations: Classes of one's own that the architecture uses. A file only names them:
-            nothing that it says is imported or run.
-        architectures: The class of the architecture, if it is one's own.
+        path: The file.
+        device: Device of the network.
+        activations: Custom activation classes that the architecture uses. A file only names them:
+            nothing in it is imported or run.
+        architectures: The class of a custom architecture.
         solver: As for :func:`~shoal.networks.build`, like the following.
         gradient: How equilibria are differentiated.
         on_failure: What happens if a solve does not converge.
         warm_start: Whether solves in training begin where the last ones ended.
 
     Raises:
-        ValueError: If the file is damaged, or is not a saved network; nothing is loaded then.
+        ValueError: If the file is damaged, or is not a saved network.
         FileNotFoundError: If there is no such file.
     """
     solving = check_solving(solver, gradient, on_failure, warm_start)
     file = as_path("path", path)
-    own = [
-        *_classes("activations", activations, Activation),
-        *_classes("architectures", architectures, Architecture),
-    ]
+    custom = _classes("activations", activations, Activation)
+    custom |= _classes("architectures", architectures, Architecture)
     place = torch.get_default_device() if device is None else device_of("device", device)
     with standard_settings():  # as in build
         metadata, tensors = _read(file)
-        spec, trained = _spec(path, metadata, own)
+        try:
+            spec = _spec(metadata, custom)
+            trained = list(json.loads(metadata["requires_grad"]))
+        except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise ValueError(f"{path} has a description that cannot be read: {error}") from error
         _check_tensors(path, metadata, tensors, spec)
-        weights = {name: tensors[name].to(place) for name in shapes(spec)}
-        net = assemble(spec, weights, solving)
+        net = assemble(spec, {name: tensors[name].to(place) for name in shapes(spec)}, solving)
     for name, parameter in net.groups.items():
         parameter.requires_grad_(name in trained)
     return net
 
 
-def _classes(name: str, given: object, base: type) -> list[Any]:
-    """Classes of one's own, or what is wrong with them."""
-    classes = list(items(name, given))
+def _classes(name: str, given: object, base: type) -> dict[str, Any]:
+    """Custom classes by their names."""
+    classes = items(name, given)
     for one in classes:
         if not isinstance(one, type) or not issubclass(one, base):
             raise TypeError(f"{name} must be classes of {name}, got {shown(one)}")
-    return classes
+    return {one.__name__: one for one in classes}
 
 
 def _read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
-    """All of the file, or an error that says what it is instead."""
+    """The metadata and the tensors of the file."""
     if not path.is_file():
         raise FileNotFoundError(f"path must be a file, got {str(path)!r}")
     try:
@@ -144,7 +150,7 @@ def _read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
             metadata = file.metadata() or {}
             if metadata.get("format") != _FORMAT:
                 raise ValueError(
-                    f"{path} is a safetensors file, but no network of shoal "
+                    f"{path} is a safetensors file, but was not written by shoal.save "
                     f"(its format is {metadata.get('format')!r}, not {_FORMAT!r})"
                 )
             # clones: the tensors of the file would change, or crash, if the file does
@@ -154,54 +160,33 @@ def _read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
         raise ValueError(f"{path} is damaged or no safetensors file: {error}") from error
 
 
-def _spec(
-    path: str | os.PathLike[str], metadata: Mapping[str, str], own: Iterable[Any]
-) -> tuple[NetworkSpec[Any], list[str]]:
-    """What a network is made of, and the names of the weights that require a gradient."""
-    try:
-        architecture = _decode(metadata["architecture"], own)
-        sizes = json.loads(metadata["network"])
-        sizes = {name: sizes[name] for name in _SIZES} | {
-            name: sizes.get(name) or None for name in _LATER_SIZES
-        }
-        sizes["pixel_axes"] = sizes["pixel_axes"] or None
-        names = json.loads(metadata["trainable"])
-        trained = list(json.loads(metadata["requires_grad"]))
-        return check_spec(architecture, trainable=names, **sizes), trained
-    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise ValueError(f"{path} has a description that cannot be read: {error}") from error
-
-
-def _decode(text: str, own: Iterable[type[Activation] | type[Architecture]]) -> Architecture:
-    """The architecture of a JSON, which names classes; those that are not shoal's must be given."""
-    architecture = _from_plain(json.loads(text), {kind.__name__: kind for kind in own})
+def _spec(metadata: Mapping[str, str], custom: Mapping[str, type]) -> NetworkSpec[Any]:
+    """The description of a network."""
+    architecture = _from_plain(json.loads(metadata["architecture"]), custom)
     if not isinstance(architecture, Architecture):
         raise ValueError("it does not describe an architecture")  # noqa: TRY004
-    return architecture
+    stored = json.loads(metadata["network"])
+    sizes = {name: stored[name] for name in _SIZES if name != "pixels"}
+    sizes["pixel_axes"] = sizes["pixel_axes"] or None
+    sizes["pixels"] = stored.get("pixels") or None  # which older files do not have
+    return check_spec(architecture, trainable=json.loads(metadata["trainable"]), **sizes)
 
 
-def _from_plain(value: Any, given: Mapping[str, type]) -> Any:
+def _from_plain(value: Any, custom: Mapping[str, type]) -> Any:
+    """A value from JSON, which names classes; custom ones by their last name."""
     if isinstance(value, list):
-        return tuple(_from_plain(entry, given) for entry in value)
+        return tuple(_from_plain(entry, custom) for entry in value)
     if not isinstance(value, dict):
         return value
     fields = dict(value)
     name = fields.pop("class", None)
-    kind = _class(name, given)
-    return kind(**{key: _from_plain(entry, given) for key, entry in fields.items()})
-
-
-def _class(name: object, given: Mapping[str, type]) -> type:
-    """The class of a name: one that is given, whatever its module was, or one of shoal's."""
-    last = str(name).rpartition(".")[2]
-    if last in given:
-        return given[last]
-    if not isinstance(name, str) or name not in _KNOWN:
+    kind = custom.get(str(name).rpartition(".")[2]) or _KNOWN.get(str(name))
+    if kind is None:
         raise ValueError(
-            f"it uses {name!r}, which shoal does not know; a class of one's own is given by "
+            f"it uses the unknown class {name!r}; give a custom class by "
             "load(..., activations=[...]) or load(..., architectures=[...])"
         )
-    return _KNOWN[name]
+    return kind(**{key: _from_plain(entry, custom) for key, entry in fields.items()})
 
 
 def _check_tensors(
@@ -210,7 +195,7 @@ def _check_tensors(
     tensors: Mapping[str, Tensor],
     spec: NetworkSpec[Any],
 ) -> None:
-    """See that the numbers are those of the description, and undamaged."""
+    """Check that the tensors are those of the description, and undamaged."""
     wanted = len(spec.architecture.parameter_groups)
     if wanted > len(tensors):  # before a million layers are gone through
         raise ValueError(
@@ -224,12 +209,7 @@ def _check_tensors(
     if found != expected:
         raise ValueError(f"{path} holds tensors of shapes {found}, its description says {expected}")
     dtypes = {tensor.dtype for tensor in tensors.values()}
-    if len(dtypes) != 1:
-        raise ValueError(f"{path} holds tensors of several dtypes")
-    if not dtypes <= FLOATS:
-        raise ValueError(f"{path} holds tensors of dtype {dtypes.pop()}, which no network has")
+    if len(dtypes) != 1 or not dtypes <= FLOATS:
+        raise ValueError(f"{path} must hold tensors of one floating-point dtype, got {dtypes}")
     if metadata.get("sha256") != checksum(metadata, tensors):
-        raise ValueError(
-            f"{path} is damaged: its weights and its description do not have the checksum they "
-            "were given"
-        )
+        raise ValueError(f"{path} is damaged: its checksum is another")

@@ -7,8 +7,8 @@ of one is called like a function, at millions of points.
 from shoal.numerics.chebyshev import Chebyshev
 from shoal.numerics.cholesky import CholeskyFactor
 from shoal.numerics.fitting import fit
-from shoal.numerics.krylov import Iteration, conjugate_gradients, logdet_samples
-from shoal.numerics.low_rank import Columns, Diagonal
+from shoal.numerics.krylov import LinearSolve, conjugate_gradients
+from shoal.numerics.low_rank import DiagonalOperator, LowRankPlusIdentity
 from shoal.numerics.norms import Eigenpair, dominant_eigenpair, symmetric_norm
 from shoal.numerics.operator import Operator
 from shoal.numerics.series import (
@@ -23,10 +23,10 @@ from shoal.numerics.series import (
 __all__ = [
     "Chebyshev",
     "CholeskyFactor",
-    "Columns",
-    "Diagonal",
+    "DiagonalOperator",
     "Eigenpair",
-    "Iteration",
+    "LinearSolve",
+    "LowRankPlusIdentity",
     "Operator",
     "chebyshev_basis",
     "chebyshev_nodes",
@@ -35,7 +35,6 @@ __all__ = [
     "differentiate",
     "dominant_eigenpair",
     "fit",
-    "logdet_samples",
     "supremum",
     "symmetric_norm",
     "values_from_coefficients",

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from shoal.core.checks import real, shaped, writable
 from shoal.core.exceptions import AccuracyError
 from shoal.numerics.operator import Operator
 
@@ -16,9 +15,8 @@ _ROWS = 16384  # of a product; BLAS counts some things in 32 bits
 class CholeskyFactor(Operator):
     r"""$LL^T = K + \lambda I$, with $L$ below the diagonal of the array that has $K$ above it.
 
-    So nothing but panels is allocated, products with $K$ remain possible, and the same array can be
-    factored again for another $\lambda$. Panels are eliminated from the left, by products of
-    matrices: of $n^3/3$ operations all but a share of panel$/n$.
+    So nothing but panels is allocated, and products with $K$ remain possible. Panels are eliminated
+    from the left, by products of matrices: of $n^3/3$ operations all but a share of panel$/n$.
 
     Args:
         matrix: $K$ on and above the diagonal, contiguous; what is below is overwritten, and the
@@ -47,13 +45,7 @@ class CholeskyFactor(Operator):
         *,
         on_panel: Callable[[float], object] | None = None,
     ) -> None:
-        size = len(shaped("matrix", matrix, None, None))
-        if matrix.dtype not in (torch.float32, torch.float64):
-            raise TypeError(f"matrix must be float32 or float64, got {matrix.dtype}")
-        writable("matrix", matrix)
-        self.matrix = shaped("matrix", matrix, size, size)
-        self._diagonal = shaped("diagonal", diagonal, size).to(matrix)
-        self.ridge = real("ridge", ridge)
+        self.matrix, self._diagonal, self.ridge = matrix, diagonal.to(matrix), ridge
         for panel in self._panels():
             self._eliminate(panel)
             if on_panel is not None:
@@ -67,10 +59,6 @@ class CholeskyFactor(Operator):
     @property
     def _entries(self) -> Tensor:
         return self.matrix
-
-    def diagonal(self) -> Tensor:
-        r"""The diagonal of $K + \lambda I$."""
-        return self._diagonal + self.ridge
 
     def _panels(self) -> Iterator[slice]:
         size, step = len(self.matrix), _PANEL.get(self.matrix.device.type, 1024)
@@ -102,16 +90,9 @@ class CholeskyFactor(Operator):
         upper = self.matrix[panel, panel].triu(1)
         return upper + upper.T + self._diagonal[panel].diag()
 
-    def _checked(self, name: str, given: Tensor) -> Tensor:
-        """Columns in the dtype of the matrix, or what is wrong with them."""
-        columns = shaped(name, given, len(self.matrix), None)
-        if columns.dtype != self.matrix.dtype:
-            raise TypeError(f"{name} must be {self.matrix.dtype}, got {columns.dtype}")
-        return columns
-
     def product(self, vectors: Tensor) -> Tensor:
         r"""$(K + \lambda I) V$."""
-        result = self.ridge * self._checked("vectors", vectors)
+        result = self.ridge * vectors
         for panel in self._panels():
             beyond = self.matrix[panel, panel.stop :]
             result[panel] += (
@@ -124,7 +105,7 @@ class CholeskyFactor(Operator):
 
     def forward(self, b: Tensor) -> Tensor:
         r"""$L^{-1} B$."""
-        result = self._checked("b", b).clone()
+        result = b.clone()
         for panel in self._panels():
             result[panel] -= self.matrix[panel, : panel.start] @ result[: panel.start]
             block = self.matrix[panel, panel]
@@ -140,6 +121,19 @@ class CholeskyFactor(Operator):
             block = self.matrix[panel, panel].T
             result[panel] = torch.linalg.solve_triangular(block, result[panel], upper=True)
         return result
+
+    def quadratic(self, b: Tensor) -> Tensor:
+        r"""$b^T (K + \lambda I)^{-1} b$ of each column."""
+        return self.forward(b).square().sum(0)
+
+    def inverse_diagonal(self) -> Tensor:
+        r"""The diagonal of $(K + \lambda I)^{-1}$: squared norms of columns of $L^{-1}$."""
+        parts, size = [], len(self.matrix)
+        for panel in self._panels():
+            columns = self.matrix.new_zeros(size, panel.stop - panel.start)
+            columns[panel].fill_diagonal_(1.0)
+            parts.append(self.quadratic(columns))
+        return torch.cat(parts)
 
     def logdet(self) -> float:
         r"""$\log\det(K + \lambda I)$."""

@@ -1,4 +1,4 @@
-r"""Spectral norms and least eigenvalues: estimated by Lanczos, or between certified bounds.
+r"""Spectral norms: estimated by Lanczos, or between certified bounds.
 
 The bounds: $\|W\|^2 = \|M\|$ for $M = W^\top W$, and $\|M^q\|_F^{1/q}$ is an upper bound of
 $\|M\|$ that exceeds it by a factor of at most $n^{1/2q}$, whatever the matrix. Squaring doubles
@@ -17,7 +17,7 @@ from shoal.core.exceptions import ConvergenceError
 from shoal.numerics.row_spaces import RowSpaces
 
 _EVERY = 8  # steps between two looks at the Ritz values
-_FINE, _COARSE = 1e-4, 1e-3  # relative residuals; errors of eigenvalues are about their squares
+_COARSE = 1e-3  # a relative residual; the error of the eigenvalue is about its square
 # the second one where numbers overflow
 _FAILURES = (ConvergenceError, torch.linalg.LinAlgError)  # type: ignore[attr-defined]
 _NOISE = 0.3  # of the last eigenvector's length: no eigenvector is overlooked that overtakes it
@@ -47,9 +47,9 @@ def dominant_eigenpair(
 
     Args:
         product: $v \mapsto Mv$, in float64.
-        start: Where to begin: an eigenvector of a similar matrix, or a random vector.
+        start: The first vector: an eigenvector of a similar matrix, or a random vector.
         rtol: The bound of the residual.
-        steps: How many products at most.
+        steps: Most products.
 
     Raises:
         ConvergenceError: If the residual stays above ``rtol``.
@@ -72,12 +72,8 @@ def dominant_eigenpair(
         for _ in range(2):  # once leaves what rounding left
             image = image - basis[: k + 1].T @ (basis[: k + 1] @ image)
         beside[k] = torch.linalg.vector_norm(image)
-        last = k == len(basis) - 2
-        if (
-            last
-            or k % _EVERY == _EVERY - 1
-            or bool(beside[k] <= _EXHAUSTED * diagonal[: k + 1].abs().max())
-        ):
+        last = k == len(basis) - 2 or bool(beside[k] <= _EXHAUSTED * diagonal[: k + 1].abs().max())
+        if last or k % _EVERY == _EVERY - 1:
             value, vector, bound = _extreme(diagonal[: k + 1], beside[: k + 1])
             if bound <= rtol * abs(value) or last:
                 ritz = vector.to(basis) @ basis[: k + 1]
@@ -106,7 +102,6 @@ def symmetric_norm(
     product: Callable[[Tensor], Tensor],
     size: int,
     *,
-    seed: int = 0,
     device: torch.device | str = "cpu",
     rtol: float = 1e-5,
     steps: int = 600,
@@ -116,21 +111,11 @@ def symmetric_norm(
     Args:
         product: $v \mapsto Mv$, in float64.
         size: The number of rows.
-        seed: Of the random start.
-        device: Where the vectors are.
+        device: The device of the vectors.
         rtol: The bound of the residual, as in :func:`dominant_eigenpair`.
-        steps: How many products at most.
-
-    Raises:
-        ConvergenceError: If the residual stays above ``rtol``.
-
-    Example:
-        >>> import torch
-        >>> matrix = torch.diag(torch.tensor([1.0, -3.0, 2.0]).double())
-        >>> round(symmetric_norm(lambda v: matrix @ v, 3), 9)
-        3.0
+        steps: Most products.
     """
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     start = torch.randn(size, dtype=torch.float64, generator=generator).to(device)
     return abs(dominant_eigenpair(product, start, rtol=rtol, steps=steps).value)
 
@@ -139,38 +124,6 @@ def start_vector(size: int, like: Tensor) -> Tensor:
     """Where iterations begin; the same one every time."""
     generator = torch.Generator().manual_seed(size)
     return torch.randn(size, dtype=torch.float64, generator=generator, device="cpu").to(like.device)
-
-
-def least_eigenpair(gram: Tensor, near: Tensor | None = None) -> Eigenpair:
-    """The least eigenvalue of a Gram matrix and its vector, by Lanczos on its inverse.
-
-    Two factorizations and some products with a vector take a small part of the time of all
-    eigenvalues, on GPUs above all. If the matrix is singular within rounding, these are computed. A
-    value that cannot be told from zero is zero.
-
-    Args:
-        gram: The matrix.
-        near: The eigenvector of a similar one.
-    """
-    factor, failed = torch.linalg.cholesky_ex(gram)
-    if not int(failed):
-        # eigenvalues of one and more, so that the iteration does not underflow
-        inverse = gram.diagonal().max() * torch.cholesky_inverse(factor)
-        try:
-            pair = dominant_eigenpair(lambda v: inverse @ v, _start(gram, near), rtol=_FINE)
-        except _FAILURES:
-            pass
-        else:
-            return _resolved(gram, float(pair.vector @ (gram @ pair.vector)), pair.vector)
-    if not bool(gram.isfinite().all()):
-        return Eigenpair(0.0, start_vector(len(gram), gram))
-    values, vectors = torch.linalg.eigh(gram)
-    return _resolved(gram, float(values[0]), vectors[:, 0])
-
-
-def _resolved(gram: Tensor, value: float, vector: Tensor) -> Eigenpair:
-    rounding = torch.finfo(gram.dtype).eps * len(gram) * float(gram.diagonal().max())
-    return Eigenpair(value if value > rounding else 0.0, vector)
 
 
 def dominant_singular_pair(matrix: Tensor, near: Tensor | None = None) -> Eigenpair:
@@ -213,9 +166,9 @@ def norms_from_below(
     Args:
         push: $v \mapsto Jv$ of all rows, in float64.
         pull: $g \mapsto J^\top g$ of all rows, in float64.
-        start: Where to begin; shape (matrices, columns).
-        steps: How many products of each kind at most.
-        rounding: Of a vector's length, what rounding may make: less is no new direction.
+        start: The first vectors; shape (matrices, columns).
+        steps: Most products of each kind.
+        rounding: Share of a vector's length that rounding may make: less is no new direction.
     """
     spaces, images = RowSpaces(start), []
     for _ in range(steps):

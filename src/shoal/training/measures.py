@@ -1,106 +1,218 @@
-"""What is measured of a network on its way through training."""
+r"""What is measured of a network on its way through training: Gram matrix, gain, curvature.
+
+The convergence theorems watch the least eigenvalue of a Gram matrix: the share that one group of
+weights has in the NTK, which it bounds from below. That group is the readout in Ling 2023
+($Z^\top Z$), the readout of the feature map in Gao 2022 ($\Phi\Phi^\top$), and the last hidden
+layer in Du 2018 ($G^{(H)}$), whose readout is fixed.
+"""
 
 import math
-from collections.abc import Callable, Iterable, Mapping
-from operator import mul
+from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from shoal.networks.ntk.exact import evaluating
-from shoal.numerics.norms import Eigenpair, dominant_singular_pair, least_eigenpair
-from shoal.training.gram import Gram
+from shoal.core.checks import items
+from shoal.core.torch_compat import without_fused_attention
+from shoal.networks import EquilibriumNetwork, Network
+from shoal.networks.empirical_kernel import contract, reactions
+from shoal.networks.implicit_network import ImplicitNetworkModule
+from shoal.networks.jacobians import Jacobians, chosen_parameters
+from shoal.networks.modules import evaluating, exact
+from shoal.numerics.norms import dominant_eigenpair, start_vector
 from shoal.training.objective import Evaluation, Objective
+
+_LINEAR = ("skip", "readout")  # groups that the output is linear in
+_ROWS, _NUMBERS = 1000, 2**26  # of a Jacobian that is taken without being asked for
+_MEMORY = 2**31  # bytes for it
 
 
 class Measures:
-    """What is measured; each time from where it was measured last.
+    """What can be measured of a module.
 
     Args:
-        objective: What is trained.
-        gram: What the Gram matrix is of, as in ``Watch``.
+        objective: Its loss.
+        gram: Choice of the Gram matrix, as in ``Watch``.
+
+    Attributes:
+        names: The group of a network, or the parameters of another module, whose Gram matrix is
+            measured; ``None`` if none is.
+        initial: The first Gram matrix.
     """
 
     def __init__(self, objective: Objective, gram: bool | Iterable[str] | None) -> None:
-        self.gram = Gram.chosen(objective, gram)
-        with evaluating(objective.network):  # where weights that are computed are not changed
-            self.gain_bounds = [one.gain_bound() for one in objective.equilibria]
-        self._initial: Tensor | None = None  # the first Gram matrix
-        self._vectors: dict[str, Tensor] = {}
+        self.names = _gram_names(objective, gram)
+        self.initial: Tensor | None = None
+        with evaluating(objective.network):  # parametrizations must not change their buffers
+            self._gains = [one.gain_bound() for one in objective.equilibria]
 
     def measure(self, objective: Objective, now: Evaluation) -> dict[str, float]:
-        """Look at the weights that were just evaluated."""
-        gains = self._gain(objective)
-        found = {**gains, "feature_error": objective.feature_error(now, gains.get("gain_upper", 0))}
-        if self.gram is not None:
-            gram = self.gram.matrix(objective)
-            if self._initial is None:
-                self._initial = gram
-            size = float(gram.diagonal().sum().clamp_min(0).sqrt())
-            found["feature_error"] += objective.rounding(size)
-            found["least_eigenvalue"] = self._least(gram)
-            found["drift"] = self._norm("drift", gram - self._initial)
+        """Measure the weights that were just evaluated."""
+        found = self._gain(objective)
+        found["feature_error"] = objective.feature_error(now, found.get("gain_upper", 0.0))
+        if self.names is not None:
+            gram = _gram(objective, self.names)
+            if self.initial is None:
+                self.initial = gram
+            found["feature_error"] += objective.rounding(float(gram.trace().clamp_min(0).sqrt()))
+            found["least_eigenvalue"] = _least_eigenvalue(gram)
+            found["drift"] = float(torch.linalg.eigvalsh(gram - self.initial).abs().max())
         if objective.loss is None:
             found["square_gradient"] = _square_gradient(objective, now)
         return {**found, **{f"distance.{n}": d for n, d in objective.distances().items()}}
 
-    def _gain(self, objective: Objective) -> dict[str, float]:
-        """The gain of the recurrent layer; where there are several networks, the largest."""
-        gains, uppers = [0.0], [0.0]
+    def gain_upper(self, objective: Objective) -> float:
+        """A certified bound of the gain; where there are several networks, of the largest."""
         below_one = math.nextafter(1.0, 0.0)
-        for number, (one, bound) in enumerate(
-            zip(objective.equilibria, self.gain_bounds, strict=True)
-        ):
-            weights = [weight.detach() for _, weight in one.recurrent_layers]
-            if math.inf in bound.factors:
-                return {"gain": math.inf, "gain_upper": math.inf}
-            uppers.append(bound.upper(weights, below_one))
-            norms = (
-                self._kept(f"gain{number}.{n}", norm.estimate, weight)
-                for n, (norm, weight) in enumerate(zip(bound.norms, weights, strict=True))
-            )
-            gains.append(math.prod(map(mul, bound.factors, norms)))
-        return {"gain": max(gains), "gain_upper": max(uppers)} if self.gain_bounds else {}
+        pairs = zip(objective.equilibria, self._gains, strict=True)
+        uppers = [
+            bound.upper([w.detach() for _, w in one.recurrent_layers], below_one)
+            for one, bound in pairs
+        ]
+        return max(uppers, default=0.0)
 
-    def _least(self, gram: Tensor) -> float:
-        value, self._vectors["least"] = least_eigenpair(gram, self._vectors.get("least"))
-        return value
+    def _gain(self, objective: Objective) -> dict[str, float]:
+        """The gain of the recurrent layer and its bound."""
+        gains = []
+        for one, bound in zip(objective.equilibria, self._gains, strict=True):
+            weights = zip(bound.factors, bound.norms, one.recurrent_layers, strict=True)
+            norms = (f * norm.estimate(w.detach()) for f, norm, (_, w) in weights)
+            gains.append(math.prod(norms))
+        return {"gain": max(gains), "gain_upper": self.gain_upper(objective)} if gains else {}
 
-    def _norm(self, name: str, matrix: Tensor) -> float:
-        return self._kept(name, dominant_singular_pair, matrix)
 
-    def _kept(
-        self, name: str, norm: Callable[[Tensor, Tensor | None], Eigenpair], matrix: Tensor
-    ) -> float:
-        """A norm, from the vector of the last one on."""
-        value, self._vectors[name] = norm(matrix, self._vectors.get(name))
-        return value
-
-    def state(self) -> dict[str, Tensor]:
-        """All that the next look depends on."""
-        state = {f"vector.{name}": vector for name, vector in self._vectors.items()}
-        if self._initial is not None:
-            state["gram"] = self._initial
-        for number, gain_bound in enumerate(self.gain_bounds):
-            for layer, (weight, bound) in enumerate(gain_bound.known):
-                state[f"weight{number}.{layer}"] = weight
-                state[f"bound{number}.{layer}"] = torch.tensor(bound, dtype=torch.float64)
-        return state
-
-    def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from a state."""
-        self._initial = state.get("gram")
-        self._vectors = {n[7:]: v for n, v in state.items() if n.startswith("vector.")}
-        for number, gain_bound in enumerate(self.gain_bounds):
-            layers = range(len(gain_bound.factors) if f"weight{number}.0" in state else 0)
-            gain_bound.known = [
-                (state[f"weight{number}.{n}"], float(state[f"bound{number}.{n}"])) for n in layers
-            ]
+def _least_eigenvalue(gram: Tensor) -> float:
+    """The least eigenvalue; zero if rounding hides it."""
+    values = torch.linalg.eigvalsh(gram)
+    least = float(values[0])
+    return least if least > torch.finfo(gram.dtype).eps * len(gram) * float(values[-1]) else 0.0
 
 
 def _square_gradient(objective: Objective, now: Evaluation) -> float:
     """The square of the exact gradient, which theorems are about."""
-    exact = objective.exactly()  # silent: what is not found is a violation already
+    exact = objective.exactly()  # silent: failed solves are a violation already
     if all(a.gradient == b.gradient for a, b in zip(objective.solves, exact.solves, strict=True)):
         return now.square_gradient
     return exact.evaluate().square_gradient
+
+
+def largest_eigenvalue(objective: Objective) -> float:
+    r"""The largest eigenvalue of $JJ^\top$, $J$ the Jacobian of all outputs, within 1%.
+
+    Each step of the Lanczos iteration takes two exact derivatives, whatever gradient the network
+    trains with.
+    """
+    network = exact(objective.network)
+    with torch.enable_grad(), without_fused_attention():  # which has no second derivatives
+        output, trained = objective.x.given_to(network), list(objective.weights.values())
+        # Jᵀu is linear in u, so its own derivative is J, wherever it is taken
+        cotangent = torch.ones_like(output, requires_grad=True)
+        pulled = torch.autograd.grad(output, trained, cotangent, create_graph=True)
+
+        def product(v: Tensor) -> Tensor:
+            direction = v.to(output.dtype).view_as(output)
+            back = torch.autograd.grad(output, trained, direction, retain_graph=True)
+            image = torch.autograd.grad(pulled, cotangent, back, retain_graph=True)[0]
+            return image.double().reshape(-1)
+
+        value = dominant_eigenpair(product, start_vector(output.numel(), output), rtol=1e-2).value
+    if value <= 0:
+        raise ValueError("step_size='auto' needs a network whose NTK is not zero")
+    return value
+
+
+def _gram_names(objective: Objective, gram: bool | Iterable[str] | None) -> tuple[str, ...] | None:
+    """The group, or the parameters, whose Gram matrix an argument of ``Watch`` means."""
+    net = objective.network
+    if gram is False or (gram is None and objective.loss is not None):
+        return None
+    if isinstance(net, Network):
+        names = (gram_group(net),) if gram in (None, True) else items("gram", gram)
+        if len(names) != 1 or names[0] not in objective.weights:
+            trained = ", ".join(objective.weights)
+            raise ValueError(f"gram must name one trained group of {trained}, got {names}")
+        return names
+    rows, columns = objective.y.numel(), sum(p.numel() for p in objective.weights.values())
+    if gram is None and (rows > _ROWS or rows * columns > _NUMBERS):
+        return None
+    patterns = None if gram is None or gram is True else items("gram", gram)
+    view = exact(net)
+    names = tuple(chosen_parameters(view, patterns))
+    if other := [name for name in names if not view.get_parameter(name).requires_grad]:
+        raise ValueError(f"gram must name trained parameters, got {', '.join(other)}")
+    return names
+
+
+def gram_group(network: Network[Any]) -> str:
+    """The group of weights whose Gram matrix is watched: the theorems' if it is trained.
+
+    Raises:
+        ValueError: If no group of the architecture is trained.
+    """
+    trained = [name for name, p in network.groups.items() if p.requires_grad]
+    for name in (*_LINEAR, *_below_readout(network)):
+        if name in trained:
+            return name
+    own = network.architecture.parameter_groups
+    raise ValueError(
+        f"net must train a group of its architecture ({', '.join(sorted(own))}) for the Gram "
+        f"matrix, got {', '.join(trained)}: undo parametrizations, or train with monitor=False"
+    )
+
+
+def _below_readout(network: Network[Any]) -> list[str]:
+    """The groups below the readout: matrices from the last to the first, then biases likewise."""
+    if isinstance(network, ImplicitNetworkModule):
+        return ["recurrent", "input", "bias"]
+    layers = network.architecture.layers()
+    last_first = layers.cells[::-1]
+    matrices = [cell.weights for cell in last_first]
+    found = (*matrices, layers.injection, *(cell.bias for cell in last_first))
+    return [weights.group for weights in found if weights is not None]
+
+
+def _gram(objective: Objective, names: tuple[str, ...]) -> Tensor:
+    """The Gram matrix at the weights that were just evaluated."""
+    net, x = objective.network, objective.x
+    if isinstance(net, Network):
+        return gram_matrix(net, x.first, names[0])
+    view = exact(net, silent=True)  # failed solves are a violation already
+    with evaluating(view):
+        chosen = {name: view.get_parameter(name).detach() for name in names}
+        return Jacobians(view, chosen, x, _MEMORY).gram(x)
+
+
+def gram_matrix(network: Network[Any], x: Tensor, group: str) -> Tensor:
+    r"""The share of a group in the NTK at the present weights, in float64.
+
+    It has one row for each sample; for groups that the output is not linear in, with $K$ outputs,
+    one for each output and sample.
+
+    Args:
+        network: A network that has just been evaluated at ``x``.
+        x: The inputs.
+        group: One of the groups.
+    """
+    if isinstance(network, EquilibriumNetwork) and group in _LINEAR:
+        features = _features(network, x, group).double()  # from the equilibrium that is there
+        return features @ features.T
+    with torch.enable_grad():
+        trace = network.trace(x)
+        one = trace.maps[group]
+        found = [] if group in _LINEAR else reactions(trace.output, {group: one})
+    inputs = one.input.detach().double() * one.scale
+    if not found:
+        return inputs[:, 0] @ inputs[:, 0].T
+    deltas = [reaction[group].detach().double() for reaction in found]
+    rows = [torch.cat([contract(inputs, d, inputs, e) for e in deltas], 1) for d in deltas]
+    return torch.cat(rows)
+
+
+def _features(network: EquilibriumNetwork[Any], x: Tensor, group: str) -> Tensor:
+    with torch.no_grad():
+        if group == "skip":
+            assert isinstance(network, ImplicitNetworkModule)
+            return network.inject(x)
+        assert network.last_solve is not None
+        return network.last_solve.value * network.feature_scale

@@ -1,40 +1,46 @@
-"""Train networks, and watch what the theory promises."""
+"""Train a network, and compare the run with what the theory promises."""
 
+import math
 import os
+import time
 import warnings
-from collections.abc import Callable
-from typing import Any, Literal
+import zipfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from io import BytesIO
+from itertools import islice, repeat
+from typing import Any, Literal, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import Module
+from torch.nn import Module, Parameter
+from torch.optim import SGD, Optimizer
 
-from shoal.core.checks import instance, integer, one_of, real
-from shoal.core.exceptions import ConvergenceWarning
-from shoal.core.processes import ALONE, Group, Processes, fingerprint, processes
-from shoal.networks.module_inputs import Inputs
-from shoal.networks.ntk.exact import mixing_submodule
-from shoal.training.batches import Batches
-from shoal.training.checkpoint import Checkpoint, described
-from shoal.training.flow import Flow
-from shoal.training.laws import make_law
-from shoal.training.measures import Measures
-from shoal.training.monitor import Monitor, as_monitor
-from shoal.training.objective import Loss, Objective
-from shoal.training.optimizers import (
-    Descent,
-    OptimizerFactory,
-    OptimizerSteps,
-    Stepper,
-    plain_step_size,
-)
-from shoal.training.progress import TrainingProgress, reporter
-from shoal.training.result import TrainingError, TrainingRun
-from shoal.training.training_loop import Outcome, TrainingLoop, tensors_of
+from shoal.core.checks import as_path, function, instance, integer, one_of, real, seeded
+from shoal.core.exceptions import ConvergenceError, ConvergenceWarning
+from shoal.core.files import write_whole
+from shoal.networks.modules import Inputs, mixing_submodule
+from shoal.training.objective import Evaluation, Loss, as_module
+from shoal.training.records import TrainingError, TrainingRun, TrainingStatus
 from shoal.training.watch import Watch
 
-_RTOL = 1e-3  # of the flow
+OptimizerFactory = Callable[[list[Parameter]], Optimizer]
+
+
+class TrainingProgress(NamedTuple):
+    """How far a training is.
+
+    Attributes:
+        step: The number of steps made.
+        steps: The number of steps to make.
+        loss: The last loss.
+        violations: The number of broken promises so far.
+    """
+
+    step: int
+    steps: int
+    loss: float
+    violations: int
 
 
 def train(
@@ -44,81 +50,67 @@ def train(
     *,
     steps: int,
     step_size: float | Literal["auto"] | None = None,
-    method: Literal["descent", "flow"] = "descent",
     optimizer: OptimizerFactory | None = None,
     batch_size: int | None = None,
     seed: int = 0,
     loss: Loss | None = None,
-    monitor: bool | int | Monitor = True,
-    reduction: Literal["sum", "mean"] = "sum",
+    monitor: bool | int = True,
+    promises: Iterable[str] | None = None,
     certificate: Any = None,
     least_eigenvalue: float | None = None,
     on_violation: Literal["record", "stop", "raise"] = "record",
-    rtol: float | None = None,
-    progress: bool | Callable[[TrainingProgress], object] = False,
+    progress: Callable[[TrainingProgress], object] | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     checkpoint_seconds: float = 60.0,
     checkpoint_tag: str = "",
-    process_group: Group = "auto",
 ) -> TrainingRun:
-    r"""Train a network in place: by gradient descent, gradient flow, or an optimizer of PyTorch.
+    r"""Train a network in place, by gradient descent or an optimizer of PyTorch.
 
-    The monitors compare the run with what the theorems of Ling 2023, Gao 2022 and Du 2018 promise,
-    given $\lambda_0$, the least eigenvalue of their Gram matrix $G$: the loss falls at least like
-    $(1 - \eta\lambda_0/2)^k$ (the flow's like $e^{-\lambda_0 t}$), the recurrent layer stays a
-    contraction, $\lambda_{\min}(G) \ge \lambda_0/2$, $\|\nabla\Phi\|^2 \ge \lambda_0\Phi$ and, but
-    for the DEQ, $\|G - G(0)\| \le \lambda_0/4$. They use the equilibria of the step itself and go
-    on from their last look. Build implicit networks with ``warm_start=True``. Nothing is promised
-    of other optimizers, mini-batches, losses and modules but that recurrent layers of networks stay
-    contractions and have equilibria; what can be measured there is.
+    A :class:`Watch` compares the run with the theorems of Ling 2023, Gao 2022 and Du 2018, given
+    $\lambda_0$, the least eigenvalue of their Gram matrix $G$. They promise that the loss falls at
+    least like $(1 - \eta\lambda_0/2)^k$, that the recurrent layer stays a contraction, that
+    $\lambda_{\min}(G) \ge \lambda_0/2$ and $\|\nabla\Phi\|^2 \ge \lambda_0\Phi$ and, except for the
+    DEQ, that $\|G - G(0)\| \le \lambda_0/4$. Build implicit networks with ``warm_start=True``: each
+    solve then begins at the last equilibrium. About other optimizers, mini-batches, losses and
+    modules there are no theorems; everything that can be measured is recorded all the same.
 
     Args:
         net: A network made by ``build``, or any module; its weights that require a gradient are
             trained.
-        x: Inputs; of other modules any tensor with samples in its first dimension, a tuple of such
+        x: Inputs; for other modules any tensor with samples in its first dimension, a tuple of such
             tensors for ``net(*x)``, or a dictionary for ``net(**x)``.
-        y: Labels, of shape (n,) or (n, outputs); of other modules in the shape of their outputs.
-        steps: How many steps to make.
-        step_size: $\eta$; for the flow, the time between two steps, which says where losses are
-            recorded. ``"auto"``: one over the largest eigenvalue of the network's NTK. By
-            default that of the certificate, for descent.
-        method: ``"descent"`` or ``"flow"``, $\dot\theta = -\nabla\Phi$, integrated with steps that
-            adapt to it.
-        optimizer: What moves the weights instead, made of a list of parameters: a class such as
-            ``torch.optim.Adam``, or ``lambda p: torch.optim.Adam(p, lr=1e-3)``; it has its own step
-            size. One that is gradient descent, ``torch.optim.SGD`` without momentum and decay, is
-            promised what that is.
-        batch_size: How many samples each step is made for, by default all. The loss of a batch is
-            scaled to estimate $\Phi$: by the number of all samples over that of the batch.
-        seed: Of the order of mini-batches.
-        loss: Another loss, a function of outputs and labels; ``y`` is whatever it takes.
-        monitor: Whether to watch, after how many steps (10 by default), or a :class:`Monitor`.
-        reduction: ``"sum"``: $\Phi = \frac12\|f - y\|^2$. ``"mean"``: that divided by n.
-        certificate: What ``certify`` says of this network, as it is before training, and of these
-            data; one of others is refused, and so are optimizers and mini-batches, which no
-            certificate is about. If its conclusion for the method, and for this step
-            size, holds, its promises are watched instead: the rate of the loss, the gain, how far
-            each group of weights travels and, for a DEQ, the least eigenvalue.
+        y: Labels, of shape (n,) or (n, outputs); for other modules in the shape of their outputs.
+        steps: The number of steps.
+        step_size: $\eta$. ``"auto"``: one over the largest eigenvalue of the network's NTK. By
+            default that of the certificate.
+        optimizer: An optimizer instead of gradient descent, as a callable
+            ``params -> Optimizer``: a class such as ``torch.optim.Adam``, or
+            ``lambda p: torch.optim.Adam(p, lr=1e-3)``. ``torch.optim.SGD`` without momentum and
+            weight decay is gradient descent.
+        batch_size: Number of samples of each step; by default all. The loss of a batch is scaled to
+            estimate $\Phi$: by the number of all samples over that of the batch.
+        seed: Seed of the order of mini-batches.
+        loss: A custom loss, a function of outputs and labels; ``y`` is whatever it takes. The
+            default is $\Phi = \frac12\|f - y\|^2$, a sum over samples.
+        monitor: Whether to measure everything, or the number of steps between two times; 10 by
+            default. The loss is recorded at every step.
+        promises: The promises to judge, as in :class:`Watch`; by default those of the theorem.
+        certificate: Result of ``certify`` for this network, as it is before training, and these
+            data; refused for others, for other optimizers and for mini-batches. If its conclusion
+            holds for this step size, its promises are judged instead: the rate of the loss, the
+            gain, the distance of each group of weights from its start and, for a DEQ, the least
+            eigenvalue.
         least_eigenvalue: $\lambda_0$; by default the least eigenvalue of $G$ at the start.
-        on_violation: What to do about a broken promise: ``"record"`` it, ``"stop"`` there, or
-            ``"raise"`` a :class:`TrainingError`. A run that diverges ends in any case, with a
+        on_violation: ``"record"`` a broken promise, ``"stop"`` there, or ``"raise"`` a
+            :class:`TrainingError`. A run that diverges ends in any case, with a
             ``ConvergenceWarning`` unless it raises.
-        rtol: The flow's tolerance, relative to the way of the weights; 1e-3 by default. Where an
-            activation has kinks, the gradient jumps whenever a unit crosses one, and a small
-            tolerance takes a search for each crossing.
-        progress: Whether to show a bar on stderr, or what to call at each step.
-        checkpoint: A file with the state of the run, written on the way as a whole. If it exists,
-            the run continues from it: repeat the call with a network built in the same way. The
-            names and shapes of weights, the method, the number of samples and the tag must agree;
-            the state of the optimizer, its learning rate included, comes from the file.
-        checkpoint_seconds: Least time between two checkpoints.
-        checkpoint_tag: Any text that identifies the run, such as the name of the data or a hash of
-            a configuration; a checkpoint with another one is refused.
-        process_group: The processes that share the samples of each step, and all make this call
-            with the same arguments: those of ``torch.distributed`` or ``torchrun`` by default, with
-            ``None`` this one alone. All have the same weights after it, but for rounding those of
-            one process. Monitors, losses of one's own and modules in which samples see each other
-            are computed by each; the first reports progress and has the checkpoint.
+        progress: A function to call with a :class:`TrainingProgress` at each step, such as
+            ``print``.
+        checkpoint: A file for the state of the run. If it exists, the run continues from it: repeat
+            the call with a network built in the same way.
+        checkpoint_seconds: Least time between two checkpoints; one is always written at the end.
+        checkpoint_tag: A text that identifies the run, such as the name of the data or a hash of a
+            configuration. A checkpoint with another tag is refused.
 
     Raises:
         TrainingError: If a promise is broken, or the run diverges, and ``on_violation`` is
@@ -137,121 +129,249 @@ def train(
         >>> run.status, bool(run.losses[-1] < 0.1 * run.losses[0])
         ('finished', True)
     """
-    shared = processes(process_group)
-    shown = progress if shared.first or not (progress is True or callable(progress)) else False
-    with torch.inference_mode(mode=False), reporter(shown) as report, shared.collective():
-        one_of("on_violation", on_violation, ("record", "stop", "raise"))
-        one_of("method", method, ("descent", "flow"))
-        steps, rtol = integer("steps", steps, at_least=0), _tolerance(rtol, method)
-        checkpoint_seconds = real("checkpoint_seconds", checkpoint_seconds, at_least=0)
-        watched = as_monitor(monitor)
-        objective = Objective.checked(net, x, y, reduction=reduction, loss=loss)
-        batches = None if batch_size is None else Batches(len(objective.x), batch_size, seed)
-        mover = None if optimizer is None else OptimizerSteps(optimizer, objective)
-        mixing = mixing_submodule(objective.network) is not None
-        whole = batches is None and not mixing
-        objective.processes = ALONE if mixing else _agreed(shared, objective, (steps, method, seed))
-        _check_together(method, step_size, certificate, mover=mover, whole=whole)
-        size: Any = step_size
-        if mover is not None:
-            size = plain_step_size(mover.optimizer, objective, certificate)
-        measures = None if watched is None else Measures(objective, watched.gram)
-        law = make_law(
-            objective,
-            method=method if whole and (mover is None or size is not None) else None,
-            step_size=size,
+    one_of("on_violation", on_violation, ("record", "stop", "raise"))
+    function("progress", progress)
+    steps, every = integer("steps", steps, at_least=0), _interval(monitor)
+    seconds = real("checkpoint_seconds", checkpoint_seconds, at_least=0)
+    with torch.inference_mode(mode=False):
+        whole = batch_size is None and mixing_submodule(as_module(net)) is None
+        if optimizer is not None and step_size is not None:
+            raise ValueError("step_size is the optimizer's own, got both step_size and optimizer")
+        if certificate is not None and not whole:
+            raise ValueError(
+                "certificate is about full-batch gradient descent of all trained weights, got "
+                "batch_size, or a module that is random or normalizes over samples in training"
+            )
+        mover = None if optimizer is None else _made(optimizer, net)
+        watch = Watch(
+            net,
+            x,
+            y,
+            loss=loss,
+            optimizer=mover if whole else None,
+            step_size=step_size if whole else None,
             certificate=certificate,
             least_eigenvalue=least_eigenvalue,
-            promises=None if watched is None else watched.promises,
-            gram=measures is not None and measures.gram is not None,
+            promises=promises,
+            gram=None if every else False,
         )
-        name = method if mover is None else type(mover.optimizer).__name__
-        about = {
-            "checkpoint_tag": repr(instance("checkpoint_tag", checkpoint_tag, str)),
-            "method": name,
-            "samples": repr(len(objective.x)),
-            "batch_size": repr(batch_size),
-            "monitor": repr(watched),
-            "promises": ", ".join(sorted(law.promises)),
-            **described(tensors_of(objective.network)),
-        }
-        loop = TrainingLoop(
-            watch=Watch.following(objective, law, measures, arrays=isinstance(y, np.ndarray)),
-            stepper=mover or _stepper(method, law.step_size, rtol),
-            steps=steps,
-            batches=batches,
-            whole=whole,
-            every=None if watched is None else watched.every,
-            stop=on_violation != "record",
-            checkpoint=None
-            if checkpoint is None or not shared.first
-            else Checkpoint(checkpoint, about, checkpoint_seconds),
-            report=report,
-        )
-        outcome = loop.run()
-    run = _result(loop, outcome, name)
-    if on_violation == "raise" and run.status != "finished":
-        raise TrainingError(run.message, run=run)
-    if run.status == "diverged" and shared.first:
-        warnings.warn(f"the training diverged: {run.message}", ConvergenceWarning, stacklevel=2)
+        size: Any = watch.step_size if whole else step_size
+        if mover is None:
+            if size is None:
+                raise ValueError("step_size must be given, or an optimizer or a certificate")
+            size = real("step_size", size, above=0)
+            mover = SGD(list(watch.objective.weights.values()), lr=size)
+        batches = None if whole else _batches(len(watch.objective.x), batch_size, seed)
+        file = None
+        if checkpoint is not None:
+            file = _Checkpoint(checkpoint, instance("checkpoint_tag", checkpoint_tag, str), seconds)
+        loop = _Loop(watch, mover, steps, every, batches, on_violation != "record", progress, file)
+        start = time.perf_counter()
+        status, message = loop.run()
+    run = TrainingRun(
+        **vars(watch.records),
+        method="descent" if optimizer is None else type(mover).__name__,
+        step_size=size,
+        steps=loop.step,
+        batch_losses=None if whole else torch.tensor(loop.batch_losses, dtype=torch.float64),
+        status=status,
+        message=message,
+        seconds=time.perf_counter() - start,
+    )
+    if on_violation == "raise" and status != "finished":
+        raise TrainingError(message, run=run)
+    if status == "diverged":
+        warnings.warn(f"the training diverged: {message}", ConvergenceWarning, stacklevel=2)
     return run
 
 
-def _agreed(shared: Processes, objective: Objective, settings: object) -> Processes:
-    """The processes, if all train the same."""
-    if shared.size > 1:
-        same = {n: fingerprint(p) for n, p in objective.weights.items()}
-        given = {**objective.x.named("x"), "y": objective.y}
-        same |= {name: fingerprint(tensor) for name, tensor in given.items()}
-        shared.agree({**same, "steps, method, seed": settings})
-    return shared
+def _interval(monitor: object) -> int:
+    """The number of steps between two times that everything is measured; zero for never."""
+    if isinstance(monitor, bool):
+        return 10 if monitor else 0
+    return integer("monitor", monitor, at_least=1)
 
 
-def _check_together(
-    method: str, step_size: object, certificate: Any, *, mover: OptimizerSteps | None, whole: bool
-) -> None:
-    """Refuse arguments that contradict each other."""
-    if mover is not None and step_size is not None:
-        raise ValueError("step_size is the optimizer's own, got both step_size and optimizer")
-    if method == "flow" and (mover is not None or not whole):
-        raise ValueError(
-            "method='flow' is for all samples at once and nothing random, got an optimizer, "
-            "batch_size, or a module with dropout or batch normalization in training mode"
+def _made(factory: object, net: Module) -> Optimizer:
+    """The optimizer of the trained parameters."""
+    trained = [p for p in net.parameters() if p.requires_grad]
+    if isinstance(factory, Optimizer) or not callable(factory):
+        raise TypeError(
+            "optimizer must be a callable params -> Optimizer, such as torch.optim.Adam or "
+            f"lambda p: torch.optim.Adam(p, lr=1e-3), got {type(factory).__name__}"
         )
-    if certificate is not None and not whole:
-        raise ValueError(
-            "certificate is about full-batch gradient descent and gradient flow, got batch_size: "
-            "it promises nothing of mini-batches"
-        )
-    if mover is None and not whole and step_size is None:
-        raise ValueError("step_size must be given, or an optimizer, with batch_size")
+    made = factory(trained)
+    if not isinstance(made, Optimizer):
+        raise TypeError(f"optimizer must return a torch.optim.Optimizer, got {made!r}")
+    known = {id(p) for p in trained}
+    if any(id(p) not in known for group in made.param_groups for p in group["params"]):
+        raise ValueError("optimizer must move trained parameters of net only, got others")
+    return made
 
 
-def _tolerance(rtol: float | None, method: str) -> float:
-    if rtol is None:
-        return _RTOL
-    if method != "flow":
-        raise ValueError("rtol is for method='flow', got method='descent'")
-    return real("rtol", rtol, above=0, below=1)
+def _batches(samples: int, size: object, seed: object) -> Iterator[Tensor | None]:
+    """All samples in a new order each time, in parts; the last part of an order may be smaller."""
+    if size is None:
+        return repeat(None)
+    count, generator = integer("batch_size", size, at_least=1), seeded("seed", seed)
+    if count > samples:
+        raise ValueError(f"batch_size must be <= {samples}, the samples, got {count}")
+    orders = (torch.randperm(samples, generator=generator) for _ in repeat(None))
+    return (rows for order in orders for rows in order.split(count))
 
 
-def _stepper(method: str, step_size: float | None, rtol: float) -> Stepper:
-    assert step_size is not None
-    return Flow(step_size, rtol) if method == "flow" else Descent(step_size)
+class _Checkpoint:
+    """A file with the states of model, optimizer and watch, the step, and a tag.
+
+    Args:
+        path: The file.
+        tag: The tag; a file with another one is refused.
+        seconds: Least time between two states.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], tag: str, seconds: float) -> None:
+        self.path, self.tag, self.seconds = as_path("checkpoint", path), tag, seconds
+        folder = self.path.absolute().parent
+        if not folder.is_dir() or self.path.is_dir() or not os.access(folder, os.W_OK):
+            raise ValueError(
+                "checkpoint must be a file in a folder that exists and can be written to, got "
+                f"{str(path)!r}"
+            )
+        self._written = time.monotonic()
+
+    def write(self, loop: "_Loop") -> None:
+        """Replace the file as a whole, if it is time."""
+        if loop.step < loop.steps and time.monotonic() - self._written < self.seconds:
+            return
+        state = {
+            "tag": self.tag,
+            "step": loop.step,
+            "model": loop.watch.objective.network.state_dict(),
+            "optimizer": loop.optimizer.state_dict(),
+            "kind": type(loop.optimizer).__name__,
+            "watch": loop.watch.state_dict(),
+            "batch_losses": loop.batch_losses,
+        }
+        buffer = BytesIO()
+        torch.save(state, buffer)
+        write_whole(self.path, lambda file: file.write_bytes(buffer.getbuffer()))
+        self._written = time.monotonic()
+
+    def load(self, loop: "_Loop") -> None:
+        """Let a loop continue from the file, if there is one."""
+        if not self.path.exists():
+            return
+        network, x = loop.watch.objective.network, loop.watch.objective.x.first
+        try:
+            with zipfile.ZipFile(self.path) as file:
+                damaged = file.testzip()  # torch does not check the checksums
+            state = torch.load(self.path, map_location=x.device, weights_only=True)
+            step, there = state["step"], _description(state["model"], state["kind"], state["tag"])
+        except Exception as error:  # whatever is in the file
+            raise ValueError(f"{self.path} is damaged or not a checkpoint: {error}") from error
+        if damaged is not None:
+            raise ValueError(f"{self.path} is damaged: {damaged} has another checksum")
+        here = _description(network.state_dict(), type(loop.optimizer).__name__, self.tag)
+        for name in {**here, **there}:
+            if here.get(name) != there.get(name):
+                raise ValueError(
+                    f"checkpoint {str(self.path)!r} belongs to another run: {name} is "
+                    f"{there.get(name)} in the file and {here.get(name)} here"
+                )
+        if step > loop.steps:
+            raise ValueError(f"steps must be >= {step}, those of the checkpoint, got {loop.steps}")
+        network.load_state_dict(state["model"])
+        loop.optimizer.load_state_dict(state["optimizer"])
+        loop.watch.load_state_dict(state["watch"])
+        loop.step, loop.batch_losses = step, state["batch_losses"]
+        if loop.batches is not None:
+            loop.batches = islice(loop.batches, step, None)
 
 
-def _result(loop: TrainingLoop, outcome: Outcome, method: str) -> TrainingRun:
-    columns, size = loop.watch.columns(), loop.watch.law.step_size
-    batch_losses = None if loop.whole else loop.watch.column(loop.batch_losses)
-    return TrainingRun(
-        **columns,
-        method=method,
-        step_size=size,
-        steps=max(len(columns["losses"]) - 1, 0) if loop.whole else loop.made,
-        times=loop.watch.column([(size or 1.0) * k for k in columns["loss_steps"].tolist()]),
-        batch_losses=batch_losses,
-        status=outcome.status,
-        message=outcome.message,
-        seconds=loop.seconds,
-        monitor_seconds=loop.monitor_seconds,
-    )
+def _description(model: dict[str, Tensor], optimizer: str, tag: str) -> dict[str, str]:
+    """The facts that two runs must share."""
+    shapes = {name: f"{tuple(t.shape)} {t.dtype}" for name, t in model.items()}
+    return {"checkpoint_tag": repr(tag), "optimizer": optimizer, **shapes}
+
+
+@dataclass(eq=False)
+class _Loop:
+    """Evaluate, watch, step.
+
+    Attributes:
+        watch: The watch.
+        optimizer: The optimizer.
+        steps: The number of steps to make.
+        every: The number of steps between two times that everything is measured; zero for never.
+        batches: The samples of each step; ``None`` if the loss of each step is the one that is
+            watched: that of all samples, with nothing random.
+        stop: Whether a violation ends the run.
+        report: Called at each step.
+        file: The checkpoint.
+        step: The number of steps made.
+        batch_losses: The loss that each of them was made for, if there are ``batches``.
+    """
+
+    watch: Watch
+    optimizer: Optimizer
+    steps: int
+    every: int
+    batches: Iterator[Tensor | None] | None
+    stop: bool
+    report: Callable[[TrainingProgress], object] | None
+    file: _Checkpoint | None
+    step: int = 0
+    batch_losses: list[float] = field(default_factory=list)
+
+    def run(self) -> tuple[TrainingStatus, str]:
+        """Make all steps, or as many as the run survives; returns the status and a message."""
+        if self.file is not None:
+            self.file.load(self)
+        try:
+            return self._steps()
+        except ConvergenceError as error:
+            hint = " A smaller step_size changes these weights less." if self.step else ""
+            return "diverged", f"{error}{hint}"
+
+    def _steps(self) -> tuple[TrainingStatus, str]:
+        watch, loss, interval = self.watch, math.nan, self.every or max(self.steps, 1)
+        while True:
+            if self.file is not None and self.step:
+                self.file.write(self)
+            last = self.step == self.steps
+            due, measure = last or self.step % interval == 0, self.every > 0
+            now = None
+            if self.batches is None:
+                now = watch.evaluate(self.step)
+                watch.note(self.step, now, measure=due and measure)
+            elif due:
+                loss = watch.look(self.step, measure=measure)["loss"]
+            if self.batches is not None and not last:
+                now = watch.evaluate(self.step, next(self.batches))
+                self.batch_losses.append(now.loss)
+            loss = loss if now is None else now.loss
+            if self.report is not None:
+                broken = len(watch.violations)
+                self.report(TrainingProgress(self.step, self.steps, loss, broken))
+            if self.stop and watch.violations:
+                return "stopped", watch.summary
+            if last or now is None:
+                return "finished", watch.summary
+            self._move(now)
+
+    def _move(self, now: Evaluation) -> None:
+        """One step; an optimizer that evaluates the loss again does so for the same samples."""
+        weights, known = self.watch.objective.weights.values(), [now]
+
+        def closure() -> float:
+            found = known.pop() if known else self.watch.evaluate(self.step, now.rows)
+            if not found.converged:
+                self.watch.lose("equilibrium", self.step)
+            for weight, gradient in zip(weights, found.gradients, strict=True):
+                weight.grad = gradient
+            return found.loss
+
+        self.optimizer.step(closure)
+        for weight in weights:
+            weight.grad = None
+        self.step += 1

@@ -1,26 +1,22 @@
-"""Watch any training: what is measured on the way, and which promises are kept."""
+"""Watch any training: measure it on the way, and judge which promises are kept."""
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import Module
-from torch.optim import Optimizer
+from torch.optim import SGD, Optimizer
 
-from shoal.core.checks import instance, integer, one_of
+from shoal.core.checks import instance, integer, items, one_of
 from shoal.core.exceptions import ConvergenceError, ConvergenceWarning
-from shoal.networks.module_inputs import Inputs
-from shoal.networks.ntk.exact import evaluating
-from shoal.training.laws import LOWER, Bounds, Law, make_law
+from shoal.networks.modules import Inputs, evaluating
 from shoal.training.measures import Measures
-from shoal.training.monitor import chosen_promises
 from shoal.training.objective import Evaluation, Loss, Objective
-from shoal.training.optimizers import plain_step_size
-from shoal.training.result import Records, TrainingError
+from shoal.training.promises import KNOWN, LOWER, MEASURED, make_law
+from shoal.training.records import Records, TrainingError
 
 _WORDS = {
     "loss": "the loss exceeded its bound",
@@ -30,44 +26,46 @@ _WORDS = {
     "pl_ratio": "the gradient became smaller than the loss allows",
     "drift": "the Gram matrix moved farther than its bound",
 }
-_BOUNDED = ("gain", "least_eigenvalue", "pl_ratio", "drift")
 
 
 class Watch:
     r"""Observes the training of any module by any loop.
 
-    Each :meth:`look` evaluates the loss of all the samples given here with its exact gradient, in
-    evaluation mode, and measures what there is to measure: the gain of recurrent layers, the
-    least eigenvalue of a Gram matrix $G$ and its drift, $\|\nabla\Phi\|^2/\lambda_0\Phi$, how far
-    each parameter has come. It changes nothing: neither weights, gradients, buffers, random
-    numbers nor warm starts.
+    Each :meth:`record` evaluates the loss of all the samples given here with its exact gradient, in
+    evaluation mode, and measures the gain of recurrent layers, the least eigenvalue of a Gram
+    matrix $G$ and its drift, $\|\nabla\Phi\|^2/\lambda_0\Phi$, and the distance of each parameter
+    from its start. It changes neither weights, gradients, buffers, random numbers nor warm starts.
 
     Promises are judged where they are made. Those of the theorems (see ``train``) are about
-    full-batch gradient descent, or flow, of networks made by ``build``: say so by ``step_size``, by
-    an ``optimizer`` that is one (``torch.optim.SGD`` without momentum or decay), or by a
-    certificate. In other loops the recurrent layer is promised to stay a contraction, and to have
-    its equilibria, in other modules only the latter, if there are any. Others can be chosen.
+    full-batch gradient descent of networks made by ``build``. Declare it by ``step_size``, by an
+    ``optimizer`` that is one (``torch.optim.SGD`` without momentum or decay), or by a certificate.
+    In all other loops, two things are promised: recurrent layers stay contractions, and equilibria
+    converge. In other modules only the latter is.
 
     Args:
         net: Any module; parameters that require a gradient are watched.
-        x: Inputs: the training set, or a part of it; several as in ``train``.
-        y: Labels, of the shape of the outputs, or whatever ``loss`` takes.
-        loss: Another loss, as a function of outputs and labels. Theorems are about the squared one,
+        x: Inputs: the training set, or a part of it; several inputs as in ``train``.
+        y: Labels in the shape of the outputs, or whatever ``loss`` takes.
+        loss: A custom loss, as a function of outputs and labels. Theorems are about
             $\Phi = \frac12\|f - y\|^2$.
-        reduction: ``"sum"``, or ``"mean"``: $\Phi$ divided by n.
-        optimizer: What moves the weights; one that is no gradient descent has no certificate.
-        step_size: That of full-batch gradient descent; the time between two steps of the flow.
-        method: ``"descent"`` or ``"flow"``.
-        certificate: What ``certify`` says of this network, as it is now, and of these data; its
-            promises are judged. Without ``step_size`` or ``optimizer`` its own step size is taken.
-        least_eigenvalue: $\lambda_0$; by default that of $G$ at the first look.
-        promises: What is to be kept, as in ``Monitor``.
-        gram: Whether to measure $G$: for networks of ``build`` the share of one group in the NTK,
-            which theorems choose or which is named here as ``{"readout"}``. For other modules
-            $JJ^\top$ of all outputs with respect to all trained parameters, or those whose names,
-            prefixes or patterns are given here; by default if $J$ has up to 1000 rows and
-            64 million numbers. With another loss it is not measured by default.
+        optimizer: The optimizer of the loop. Unless it is gradient descent, a certificate is
+            refused.
+        step_size: Step size of full-batch gradient descent. ``"auto"``: one over the largest
+            eigenvalue of the network's NTK.
+        certificate: Result of ``certify`` for this network, as it is now, and these data. Its
+            promises are judged. It also is the default of ``step_size``.
+        least_eigenvalue: $\lambda_0$; by default that of $G$ at the first record.
+        promises: The promises to judge, out of ``"loss"``, ``"gain"``, ``"equilibrium"``,
+            ``"least_eigenvalue"``, ``"pl_ratio"`` and ``"drift"``.
+        gram: Whether to measure $G$. For networks of ``build``, $G$ is the share of one group in
+            the NTK, which theorems choose or which is named here as ``{"readout"}``. For other
+            modules, $G$ is $JJ^\top$ of all outputs with respect to all trained parameters, or to
+            those whose names, prefixes or patterns are given here; by default only if $J$ has up to
+            1000 rows and 64 million numbers. With another loss, $G$ is not measured by default.
         on_violation: ``"record"`` a broken promise, or ``"raise"`` a ``TrainingError``.
+
+    Attributes:
+        violations: For each broken promise, the first step at which it was broken.
 
     Raises:
         TypeError: If an argument is not of its kind.
@@ -81,7 +79,7 @@ class Watch:
         >>> x, y = torch.randn(6, 2), torch.randn(6)
         >>> watch, optimizer = shoal.Watch(net, x, y), torch.optim.Adam(net.parameters())
         >>> for step in range(3):
-        ...     row = watch.look(step)
+        ...     row = watch.record(step)
         ...     optimizer.zero_grad()
         ...     torch.nn.functional.mse_loss(net(x)[:, 0], y).backward()
         ...     optimizer.step()
@@ -96,67 +94,57 @@ class Watch:
         y: Tensor,
         *,
         loss: Loss | None = None,
-        reduction: Literal["sum", "mean"] = "sum",
         optimizer: Optimizer | None = None,
-        step_size: float | None = None,
-        method: Literal["descent", "flow"] = "descent",
+        step_size: float | Literal["auto"] | None = None,
         certificate: Any = None,
         least_eigenvalue: float | None = None,
         promises: Iterable[str] | None = None,
         gram: bool | Iterable[str] | None = None,
         on_violation: Literal["record", "raise"] = "record",
     ) -> None:
-        one_of("method", method, ("descent", "flow"))
-        one_of("on_violation", on_violation, ("record", "raise"))
-        objective = Objective.checked(net, x, y, reduction=reduction, loss=loss)
-        measures = Measures(objective, gram)
+        self._raises = one_of("on_violation", on_violation, ("record", "raise")) == "raise"
+        if promises is not None:
+            promises = [one_of("promises", name, KNOWN) for name in items("promises", promises)]
+        self.objective = Objective.checked(net, x, y, loss)
+        self.measures = Measures(self.objective, gram)
         if optimizer is not None:
-            instance("optimizer", optimizer, Optimizer)
             if step_size is not None:
                 raise ValueError("step_size and optimizer must not both be given")
-            step_size = plain_step_size(optimizer, objective, certificate)
-        law = make_law(
-            objective,
-            method=None if step_size is None and certificate is None else method,
+            step_size = _plain_step_size(optimizer, self.objective)
+            if certificate is not None and step_size is None:
+                raise ValueError(
+                    "certificate is about full-batch gradient descent of all trained weights, got "
+                    f"the optimizer {type(optimizer).__name__}, about which it promises nothing"
+                )
+        self._law = make_law(
+            self.objective,
             step_size=step_size,
             certificate=certificate,
             least_eigenvalue=least_eigenvalue,
-            promises=chosen_promises(promises),
-            gram=measures.gram is not None,
+            promises=None if promises is None else frozenset(promises),
+            gram=self.measures.names is not None,
         )
-        self._begin(objective, law, measures, arrays=isinstance(y, np.ndarray))
-        self._raises = on_violation == "raise"
-
-    def _begin(
-        self, objective: Objective, law: Law, measures: Measures | None, *, arrays: bool
-    ) -> None:
-        self.objective, self.law, self.measures = objective, law, measures
-        self._arrays, self._raises = arrays, False
         self._loss_steps: list[int] = []
         self._losses: list[float] = []
         self._looks: list[int] = []
         self._columns: dict[str, list[float]] = {}
-        self._bounds: Bounds | None = None
+        self._least = math.nan  # λ_0
         self.violations: dict[str, int] = {}
 
-    @classmethod
-    def following(
-        cls, objective: Objective, law: Law, measures: Measures | None, *, arrays: bool
-    ) -> "Watch":
-        """The watch of a loop that shows its evaluations itself."""
-        watch = cls.__new__(cls)
-        watch._begin(objective, law, measures, arrays=arrays)
-        return watch
+    @property
+    def step_size(self) -> float | None:
+        """The step size of full-batch gradient descent; ``None`` for other methods."""
+        return self._law.step_size
 
-    def look(self, step: int) -> dict[str, float]:
-        """Measure the weights as they are, and judge the promises.
+    def record(self, step: int) -> dict[str, float]:
+        """Measure the present weights, and judge the promises.
 
         Args:
-            step: How many steps were made; later ones must be larger.
+            step: The number of steps made so far, larger than at the last record.
 
         Returns:
-            What was found: ``"step"``, ``"loss"``, and what ``records`` holds in columns. If the
-            loss is not finite or an equilibrium is not found, the step alone, with a
+            ``"step"``, ``"loss"``, and the numbers that ``records`` holds in columns. If the loss
+            is not finite or an equilibrium does not converge, only the step, with a
             ``ConvergenceWarning``.
 
         Raises:
@@ -164,128 +152,121 @@ class Watch:
         """
         last = self._loss_steps[-1] if self._loss_steps else -1
         step = integer("step", step, at_least=last + 1)
-        if last < 0 and step and (self.law.rate is not None or self.law.limits):
+        if last < 0 and step and (self._law.rate is not None or self._law.limits):
             raise ValueError(f"step must be 0 at first, where a certificate begins, got {step}")
         broken = len(self.violations)
-        with torch.inference_mode(mode=False):
-            try:
-                row = self.see(step, measure=True)
-            except ConvergenceError as error:
-                row = {"step": step}
-                if not self._raises:
-                    warnings.warn(f"at step {step}: {error}", ConvergenceWarning, stacklevel=2)
+        row: dict[str, float] = {"step": step}
+        try:
+            with torch.inference_mode(mode=False):
+                row = self.look(step, measure=True)
+        except ConvergenceError as error:
+            if not self._raises:
+                warnings.warn(str(error), ConvergenceWarning, stacklevel=2)
         if self._raises and len(self.violations) > broken:
-            raise TrainingError(describe(self.violations), run=self.records)
+            raise TrainingError(self.summary, run=self.records)
         return row
 
-    def see(self, step: int, *, measure: bool) -> dict[str, float]:
-        """Evaluate the weights as they are, and write down what is found.
-
-        Raises:
-            ConvergenceError: If the loss is not finite, or an equilibrium is not found.
-        """
+    def look(self, step: int, *, measure: bool) -> dict[str, float]:
+        """Evaluate the present weights apart from training, exactly and at rest, and note that."""
         view = self.objective.exactly()
         with evaluating(view.network):
-            try:
-                now = view.evaluate()
-            except ConvergenceError:
-                self.lose("equilibrium", step)
-                raise
-            if not now.finite:
-                self.lose("loss", step)
-                raise ConvergenceError(f"the loss is {now.loss}")
-            return self.note(step, now, view, measure=measure)
+            return self.note(step, self.evaluate(step, view=view), measure=measure, view=view)
+
+    def evaluate(
+        self, step: int, rows: Tensor | None = None, *, view: Objective | None = None
+    ) -> Evaluation:
+        """Evaluate the loss.
+
+        Raises:
+            ConvergenceError: If it is not finite, or an equilibrium does not converge.
+        """
+        try:
+            now = (self.objective if view is None else view).evaluate(rows)
+        except ConvergenceError as error:
+            self.lose("equilibrium", step)
+            raise ConvergenceError(f"at step {step}: {error}") from error
+        if not math.isfinite(now.loss):
+            self.lose("loss", step)
+            raise ConvergenceError(f"at step {step}: the loss is {now.loss}")
+        return now
 
     def note(
-        self,
-        step: int,
-        now: Evaluation,
-        objective: Objective,
-        *,
-        measure: bool,
-        step_error: Callable[[Objective, Evaluation], float] | None = None,
+        self, step: int, now: Evaluation, *, measure: bool, view: Objective | None = None
     ) -> dict[str, float]:
-        """Write down an evaluation.
+        """Write down an evaluation of all samples, and judge it.
 
         Args:
             step: The step.
-            now: The weights as they are.
-            objective: What was evaluated.
-            measure: Whether to measure all that there is to measure.
-            step_error: What steps may have made wrong, in the norm of all outputs.
+            now: The evaluation.
+            measure: Whether to take all measures.
+            view: The objective that was evaluated, if not that of training.
         """
+        view = self.objective if view is None else view
         self._loss_steps.append(step)
         self._losses.append(now.loss)
         found: dict[str, float] = {}
-        if measure and self.measures is not None:
-            with evaluating(objective.network):  # where weights that are computed are not changed
-                found = self.measures.measure(objective, now)
-        if self._bounds is None:
-            least = self.law.eigenvalue or found.get("least_eigenvalue", math.nan)
-            self._bounds = Bounds(self.law, objective.divisor, now.loss, least)
-        if found:
-            self._judge_measures(found)
-        self._judge("equilibrium", now.converged)
-        if "loss" in self.law.promises and self._loss_is_bounded and self._exceeds():
-            error = objective.output_error(now)
-            error += 0.0 if step_error is None else step_error(objective, now)
-            self._judge_loss(error)
+        with evaluating(view.network):  # parametrizations must not change their buffers
+            if measure:
+                found = self.measures.measure(view, now)
+            if len(self._losses) == 1:
+                self._least = self._law.eigenvalue or found.get("least_eigenvalue", math.nan)
+            if found:
+                self._judge_measures(found)
+            self._judge("equilibrium", now.converged)
+            if "loss" in self._law.promises and self._loss_is_bounded:
+                self._judge_loss(view, now)
         return {"step": step, "loss": now.loss, **found}
 
     def lose(self, name: str, step: int) -> None:
-        """There is no loss, or no equilibrium, at a step: a promise of one is broken."""
-        if name in self.law.promises and (name != "loss" or self._loss_is_bounded):
+        """The loss, or an equilibrium, does not exist at a step: a promise of one is broken."""
+        if name in self._law.promises and (name != "loss" or self._loss_is_bounded):
             self.violations.setdefault(name, step)
 
     @property
     def kept(self) -> dict[str, bool]:
-        """For each promise that was looked at, whether it was kept at all steps."""
+        """For each promise that was judged, whether it was kept at all steps."""
         seen = {*self._columns, *self.violations}
         if self._losses:
             seen |= {"equilibrium", "loss"} if self._loss_is_bounded else {"equilibrium"}
-        return {name: name not in self.violations for name in sorted(self.law.promises & seen)}
+        return {name: name not in self.violations for name in sorted(self._law.promises & seen)}
 
     @property
     def records(self) -> Records:
-        """All that was seen so far, in columns; ``records.plot()`` draws it."""
-        return Records(**self.columns())
-
-    def columns(self) -> dict[str, Any]:
-        """The fields of the records."""
-        bounds, looks = self._bounds, self._looks
-        limits: dict[str, Any] = {}
+        """All that was recorded so far, in columns; ``records.plot()`` draws it."""
+        limits: dict[str, Tensor] = {}
         loss_bound = None
-        if bounds is not None:
-            first = self._loss_steps[0]
+        if self._losses:
             if self._loss_is_bounded:
-                loss_bound = self.column([bounds.loss(k - first) for k in self._loss_steps])
+                loss_bound = _column([self._loss_bound(k) for k in self._loss_steps])
+            bounds = self._law.bounds(self._least)
             limits = {
-                name: self.column([bounds.at(name, k - first) for k in looks])
-                for name in (*_BOUNDED, *sorted(set(self.law.limits) - set(_BOUNDED)))
+                name: _column([bound] * len(self._looks))
+                for name, bound in bounds.items()
                 if name in self._columns
             }
-        least = math.nan if bounds is None else bounds.least_eigenvalue
-        gram = None if self.measures is None else self.measures.gram
+        names = self.measures.names
         groups = [g for g in self.objective.weights if f"distance.{g}" in self._columns]
-        seen = [name for name in (*_BOUNDED, "gain_upper") if name in self._columns]
-        return {
-            "loss_steps": self.column(self._loss_steps, torch.int64),
-            "losses": self.column(self._losses),
-            "loss_bound": loss_bound,
-            "initial_eigenvalue": None if math.isnan(least) else least,
-            "gram_group": None if gram is None else ", ".join(gram.names),
-            "monitor_steps": self.column(looks, torch.int64),
-            "monitors": {name: self.column(self._columns[name]) for name in seen},
-            "bounds": limits,
-            "distances": {g: self.column(self._columns[f"distance.{g}"]) for g in groups},
-            "kept": self.kept,
-            "violations": dict(self.violations),
-        }
+        seen = [name for name in (*MEASURED, "gain_upper") if name in self._columns]
+        return Records(
+            loss_steps=torch.tensor(self._loss_steps, dtype=torch.int64),
+            losses=_column(self._losses),
+            loss_bound=loss_bound,
+            initial_eigenvalue=None if math.isnan(self._least) else self._least,
+            gram_group=None if names is None else ", ".join(names),
+            monitor_steps=torch.tensor(self._looks, dtype=torch.int64),
+            monitors={name: _column(self._columns[name]) for name in seen},
+            bounds=limits,
+            distances={g: _column(self._columns[f"distance.{g}"]) for g in groups},
+            kept=self.kept,
+            violations=dict(self.violations),
+        )
 
-    def column(self, numbers: list[Any], dtype: torch.dtype = torch.float64) -> Any:
-        """Numbers as a tensor, or as an array if labels were one."""
-        tensor = torch.tensor(numbers, dtype=dtype)
-        return tensor.numpy() if self._arrays else tensor
+    @property
+    def summary(self) -> str:
+        """The violations in words."""
+        if not self.violations:
+            return "no promise was broken"
+        return "; ".join(f"{_words(name)} at step {k}" for name, k in self.violations.items())
 
     def __repr__(self) -> str:
         """One line, without the values."""
@@ -293,104 +274,80 @@ class Watch:
 
     @property
     def _loss_is_bounded(self) -> bool:
-        bounds = self._bounds
-        if bounds is None or self.law.method is None or self.objective.loss is not None:
+        if self._law.step_size is None or self.objective.loss is not None or not self._losses:
             return False
-        return self.law.rate is not None or not math.isnan(bounds.least_eigenvalue)
+        return self._law.rate is not None or not math.isnan(self._least)
 
-    @property
-    def _bound(self) -> float:
-        """The bound of the loss now."""
-        assert self._bounds is not None
-        return self._bounds.loss(self._loss_steps[-1] - self._loss_steps[0])
+    def _loss_bound(self, step: int) -> float:
+        return self._law.loss_bound(step - self._loss_steps[0], self._losses[0], self._least)
 
-    def _exceeds(self) -> bool:
-        """Whether the loss is above its bound as it stands, for the first time it matters."""
-        return "loss" not in self.violations and not self._losses[-1] <= self._bound
-
-    def _judge_loss(self, output_error: float) -> None:
-        r"""See whether the loss kept its bound, within what is known of it.
-
-        Args:
-            output_error: A bound of the error of all outputs, as a vector.
-        """
-        # of the loss's root: what its evaluation leaves open, or the rounding of all steps before
-        resolution = math.sqrt(0.5 / self.objective.divisor) * output_error
-        resolution = max(resolution, math.sqrt(self.law.resolution))
-        self._judge("loss", math.sqrt(self._losses[-1]) <= math.sqrt(self._bound) + resolution)
+    def _judge_loss(self, view: Objective, now: Evaluation) -> None:
+        """Judge the loss within the error of its evaluation."""
+        bound = self._loss_bound(self._loss_steps[-1])
+        if "loss" in self.violations or now.loss <= bound:
+            return
+        error = math.sqrt(0.5) * view.output_error(now, self.measures.gain_upper(view))
+        resolution = max(error, math.sqrt(self._law.resolution))
+        self._judge("loss", math.sqrt(now.loss) <= math.sqrt(bound) + resolution)
 
     def _judge_measures(self, found: dict[str, float]) -> None:
-        """Write down what was measured, and see whether it kept its bounds."""
-        assert self._bounds is not None
+        """Write down measured numbers, and judge them."""
         error, square = found.pop("feature_error"), found.pop("square_gradient", math.nan)
-        if not math.isnan(square) and not math.isnan(self._bounds.least_eigenvalue):
-            found["pl_ratio"] = self._bounds.pl_ratio(square, self._losses[-1])
+        if not math.isnan(square) and not math.isnan(self._least):
+            floor = self._least * self._losses[-1]
+            found["pl_ratio"] = square / floor if floor > 0 else math.inf
         self._looks.append(self._loss_steps[-1])
         for name, value in found.items():
             self._columns.setdefault(name, []).append(value)
-        for name in sorted(self.law.promises & set(found)):
+        bounds = self._law.bounds(self._least)
+        for name in sorted(self._law.promises & set(found)):
             value = found[name]
-            if name == "least_eigenvalue":  # features are known so well, and so their values
+            if name == "least_eigenvalue":  # within the error of the features
                 value = (math.sqrt(value) + error) ** 2
-            bound = self._bounds.at(name, 0)
-            self._judge(name, value >= bound if name in LOWER else value <= bound)
+            self._judge(name, value >= bounds[name] if name in LOWER else value <= bounds[name])
         if "gain" in found:  # it must be certain that the layer contracts
             self._judge("gain", found["gain_upper"] < 1)
 
     def _judge(self, name: str, holds: bool) -> None:
-        if name in self.law.promises and not holds:
+        if name in self._law.promises and not holds:
             self.violations.setdefault(name, self._loss_steps[-1])
 
-    def state_dict(self, *, start: bool = True) -> dict[str, Any]:
-        """All that the next look depends on: tensors, and the violations; for one's checkpoints.
-
-        Args:
-            start: Whether the weights at the start are in it, which distances are measured from.
-        """
-        double = torch.float64
-        state: dict[str, Any] = {
+    def state_dict(self) -> dict[str, Any]:
+        """All that later records depend on, for checkpoints."""
+        return {
+            "loss_steps": list(self._loss_steps),
+            "losses": list(self._losses),
+            "looks": list(self._looks),
+            "columns": {name: list(values) for name, values in self._columns.items()},
+            "least": self._least,
             "violations": dict(self.violations),
-            "losses": torch.tensor(self._losses, dtype=double),
-            "loss_steps": torch.tensor(self._loss_steps, dtype=torch.int64),
-            "looks": torch.tensor(self._looks, dtype=torch.int64),
+            "gram": self.measures.initial,
+            "start": dict(self.objective.initial),
         }
-        if self._bounds is not None:
-            state["eigenvalue"] = torch.tensor(self._bounds.least_eigenvalue, dtype=double)
-        for name, values in self._columns.items():
-            state[f"column.{name}"] = torch.tensor(values, dtype=double)
-        if self.measures is not None:
-            state |= {f"measures.{name}": t for name, t in self.measures.state().items()}
-        if start:
-            state |= {f"start.{name}": t for name, t in self.objective.initial.items()}
-        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state, of a watch that was made with the same arguments."""
+        """Continue from a state of a watch that was made with the same arguments."""
+        self._loss_steps, self._losses = list(state["loss_steps"]), list(state["losses"])
+        self._looks, self._least = list(state["looks"]), state["least"]
+        self._columns = {name: list(values) for name, values in state["columns"].items()}
         self.violations = dict(state["violations"])
-        self._losses, self._loss_steps = state["losses"].tolist(), state["loss_steps"].tolist()
-        self._looks = state["looks"].tolist()
-        self._columns = {n: v.tolist() for n, v in _part(state, "column").items()}
-        if "eigenvalue" in state:
-            least = float(state["eigenvalue"])
-            self._bounds = Bounds(self.law, self.objective.divisor, self._losses[0], least)
-        if self.measures is not None:
-            self.measures.restore(_part(state, "measures"))
-        self.objective.initial |= _part(state, "start")
+        self.measures.initial, self.objective.initial = state["gram"], dict(state["start"])
 
 
-def _part(state: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The entries below a name, without it."""
-    begin = f"{name}."
-    return {key.removeprefix(begin): v for key, v in state.items() if key.startswith(begin)}
-
-
-def describe(violations: Mapping[str, int]) -> str:
-    """The violations in words."""
-    if not violations:
-        return "no promise was broken"
-    return "; ".join(f"{_words(name)} at step {step}" for name, step in violations.items())
+def _column(numbers: list[float]) -> Tensor:
+    return torch.tensor(numbers, dtype=torch.float64)
 
 
 def _words(name: str) -> str:
     group = name.removeprefix("distance.")
     return _WORDS[name] if group == name else f"the weights {group} traveled too far"
+
+
+def _plain_step_size(optimizer: Optimizer, objective: Objective) -> float | None:
+    """The step size of an optimizer that is gradient descent; ``None`` if it is something else."""
+    groups = instance("optimizer", optimizer, Optimizer).param_groups
+    plain = type(optimizer) is SGD and len(groups) == 1
+    plain = plain and not any(groups[0][k] for k in ("momentum", "weight_decay", "maximize"))
+    moved = {id(p) for group in groups for p in group["params"]}
+    plain = plain and moved == {id(p) for p in objective.weights.values()}
+    return float(groups[0]["lr"]) if plain else None

@@ -7,7 +7,6 @@ from shoal.activations.closed_forms.elementary import (
     GELUForm,
     SinusoidForm,
 )
-from shoal.activations.closed_forms.piecewise_linear import PiecewiseLinear
 
 __all__ = [
     "AffineForm",
@@ -15,6 +14,5 @@ __all__ = [
     "ClosedForm",
     "ErfForm",
     "GELUForm",
-    "PiecewiseLinear",
     "SinusoidForm",
 ]

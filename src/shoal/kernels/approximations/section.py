@@ -21,19 +21,19 @@ from torch import Tensor
 from shoal.activations import Activation
 from shoal.activations.panels import gauss_legendre
 from shoal.core.caches import cached
-from shoal.core.exceptions import AccuracyError
+from shoal.gaussian.broken_lines import broken_line
+from shoal.gaussian.closed_forms import closed_dual, closed_form
+from shoal.gaussian.grids import can_grid, grid
 from shoal.gaussian.mixed import mixed_dual_at_angle
-from shoal.gaussian.moments import derivative_square
-from shoal.gaussian.quadrature import finest_panel
+from shoal.gaussian.moments import mean_square
 from shoal.numerics import Chebyshev, fit
 
-_TOLERANCE = 1e-13
-_DEGREE = 512
-_ODD = 1e-14  # an even (or odd) part whose mean square is relatively smaller is rounding
-_STRAIGHT = torch.tensor([math.pi], dtype=torch.float64)
-_FINEST = 5e-4  # in standard deviations; panels below need a degree above 512
-_NODES = 32  # of the means, besides those that the degree of the series needs
+_TOLERANCE = 4e-13
+_FIRST, _LAST = 32, 4096  # degrees of the series
 _CHECKS = 32  # angles, off the grid, at which the error is measured
+_ODD = 1e-14  # an even (or odd) part whose mean square is relatively smaller is rounding
+_NODES = 32  # of the means, besides those that the degree of the series needs
+_BLOCK = 1 << 20  # numbers of a mean that are formed together
 
 
 @dataclass(frozen=True)
@@ -69,8 +69,6 @@ class Section:
         remainder: $R$, the mean square of the even part.
         even: Whether the activation is even, and $D(\pi) = D(0)$.
         slope: $E(θ)$.
-        mean_before: $I(θ)$.
-        mean_after: $J(θ)$.
     """
 
     variance: float
@@ -78,20 +76,29 @@ class Section:
     remainder: float
     even: bool
     slope: Chebyshev
-    mean_before: Chebyshev
-    mean_after: Chebyshev
 
     def passed(self, half: HalfAngle) -> HalfAngle:
         """The angle between φ(u) and φ(v) if that between u and v is given."""
-        angle = half.angle
-        ratio = self.variance / self.square
-        sine2 = ratio * half.sine2 * self.mean_before(angle)
+        angle, ratio = half.angle, self.variance / self.square
+        before, after = self._mean(angle), self._mean(math.pi - angle, mirrored=True)
+        sine2 = ratio * half.sine2 * before
         if self.even:  # opposite inputs have one image, where I is zero but for rounding
-            mirrored = -ratio * half.cosine2 * self.mean_after(angle)
-            sine2 = torch.where(half.sine2 > half.cosine2, mirrored, sine2)
+            sine2 = torch.where(half.sine2 > half.cosine2, -ratio * half.cosine2 * after, sine2)
         sine2 = sine2.clamp(min=0.0)  # rounding, if φ is nearly even
-        cosine2 = self.remainder / self.square + ratio * half.cosine2 * self.mean_after(angle)
-        return HalfAngle(sine2, cosine2)
+        return HalfAngle(sine2, self.remainder / self.square + ratio * half.cosine2 * after)
+
+    def _mean(self, angle: Tensor, *, mirrored: bool = False) -> Tensor:
+        r"""$\int_0^\theta E(s) \sin s\,ds / (1 - \cos\theta)$, also at zero; or with E(π - s)."""
+        nodes, weights = gauss_legendre(_NODES + self.slope.degrees[0] // 2)
+        share = (1 + nodes) / 2
+        parts = []
+        for some in angle.reshape(-1).split(max(1, _BLOCK // len(nodes))):
+            inside = some[:, None] * share
+            # sin(θt) θ / (1 - cos θ) without a division by zero
+            ratio = torch.sinc(inside / math.pi) / torch.sinc(some / (2 * math.pi))[:, None] ** 2
+            values = self.slope(math.pi - inside if mirrored else inside)
+            parts.append((values * (2 * share * ratio)) @ (weights / 2))
+        return torch.cat(parts).view(angle.shape)
 
 
 @cached
@@ -105,41 +112,43 @@ def section(phi: Activation, variance: float) -> Section:
         unit = section(phi, 1.0)
         square, remainder = variance * unit.square, variance * unit.remainder
         return replace(unit, variance=variance, square=square, remainder=remainder)
-    _check_fineness(phi, math.sqrt(variance))
-    scale = torch.tensor(variance, dtype=torch.float64)
-
-    def slope(angle: Tensor) -> Tensor:
-        spread = scale.expand_as(angle)
-        return mixed_dual_at_angle(phi, 1, 1, spread, spread, angle)
-
-    size = float(slope(torch.zeros(1, dtype=torch.float64)))
-    series = _fit(slope, size)
-    degree = series.degrees[0]
-    mean_before = _fit(lambda angle: _mean(series, angle, degree), size)
-    mean_after = _fit(
-        lambda angle: _mean(lambda x: series(math.pi - x), math.pi - angle, degree), size
-    )
-    square = float(derivative_square(phi, 0, scale))
-    opposite = float(mixed_dual_at_angle(phi, 0, 0, scale[None], scale[None], _STRAIGHT))
+    duals = _duals(phi, torch.tensor([variance], dtype=torch.float64))
+    ends = duals(torch.tensor([0.0, math.pi], dtype=torch.float64))
+    slope = _fit(lambda angle: duals(angle)[1], float(ends[1, 0]))
+    square = float(mean_square(phi, torch.tensor(variance, dtype=torch.float64))[0])
+    opposite = float(ends[0, 1])
     remainder = (square + opposite) / 2
     if remainder < _ODD * square:
         remainder = 0.0
     even = square - opposite < 2 * _ODD * square
-    return Section(variance, square, remainder, even, series, mean_before, mean_after)
+    return Section(variance, square, remainder, even, slope)
 
 
-def _check_fineness(phi: Activation, std: float) -> None:
-    """See at once what the series would show after hundreds of evaluations.
+def _duals(phi: Activation, variance: Tensor) -> Callable[[Tensor], Tensor]:
+    """Both duals as functions of the angle. shape: (2, n)."""
+    orders, closed = ((0, 0), (1, 1)), closed_form(phi)
 
-    Details of a relative width w show in the duals at angles of that size, and a Chebyshev series
-    resolves the inverse square of its degree there.
-    """
-    finest = finest_panel(phi, std)
-    if finest < _FINEST:
-        raise AccuracyError(
-            f"{phi!r} has details of {finest:.1g} standard deviations, too fine for one series in "
-            "the angle"
-        )
+    def in_closed_form(angle: Tensor) -> Tensor:
+        assert closed is not None
+        a = variance.expand_as(angle)
+        triple = a, a, a * angle.cos()
+        return torch.stack([closed_dual(phi, closed, order, *triple) for order in (0, 1)])
+
+    def on_grid(angle: Tensor) -> Tensor:
+        (near, far), sizes = grid(phi, orders, variance, torch.minimum(angle, math.pi - angle))
+        values = torch.where(angle <= math.pi / 2, near[:, 0, 0], far[:, 0, 0])
+        return values * torch.cat([sizes[0], sizes[1]])[:, None] ** 2
+
+    def in_panels(angle: Tensor) -> Tensor:
+        a = variance.expand_as(angle)
+        return torch.stack([mixed_dual_at_angle(phi, j, k, a, a, angle) for j, k in orders])
+
+    if closed is not None:
+        return in_closed_form
+    line = broken_line(phi)
+    if line is not None:
+        return lambda angle: line.duals(*(variance.expand_as(angle),) * 2, angle)
+    return on_grid if can_grid(phi, orders, float(variance)) else in_panels
 
 
 def _fit(function: Callable[[Tensor], Tensor], size: float) -> Chebyshev:
@@ -148,19 +157,8 @@ def _fit(function: Callable[[Tensor], Tensor], size: float) -> Chebyshev:
     return fit(
         function,
         ((0.0, math.pi),),
-        tolerance=10 * _TOLERANCE * size,
-        max_degree=_DEGREE,
+        tolerance=_TOLERANCE * size,
+        max_degree=_LAST,
+        first_degree=_FIRST,
         check_points=_CHECKS,
     )
-
-
-def _mean(slope: Callable[[Tensor], Tensor], angle: Tensor, degree: int) -> Tensor:
-    r"""$\int_0^\theta E(s) \sin s\,ds / (1 - \cos\theta)$, also at zero."""
-    nodes, weights = gauss_legendre(_NODES + degree // 2)
-    share = (1 + nodes) / 2
-    inside = angle[:, None] * share
-    # sin(θt) θ / (1 - cos θ) without a division by zero
-    density = (
-        share * 2 * torch.sinc(inside / math.pi) / torch.sinc(angle / (2 * math.pi))[:, None] ** 2
-    )
-    return (slope(inside) * density) @ (weights / 2)

@@ -29,7 +29,6 @@ from shoal.numerics import (
     chebyshev_basis,
     chebyshev_nodes,
     coefficients_from_values,
-    differentiate,
     fit,
 )
 from shoal.numerics.sampling import off_grid
@@ -37,16 +36,15 @@ from shoal.numerics.sampling import off_grid
 Span: TypeAlias = tuple[float, float]
 
 ANY_ANGLE: Span = (0.0, math.pi)
-_DEGREES = (64, 128)  # the largest of lines, for few and for many entries
+_DEGREE = 96, 2048  # the largest of lines, in the norms and in the angle
 _FIRST = 32  # their least: many points at once are fast
 _ANGULAR = 64  # the least degree of a series in the angle: nearly all need between 30 and 64
 _CHECKS = 6  # norms, off the grid, at which the error is measured, at as many angles as it has
 _MARGIN = 2  # degrees beyond those that the lines need
-_MANY = 8192  # entries from which on long lines are tried
+_CHEAP = 3  # equations of a surface, each of which costs no more than an entry alone
 _REPEATED = 2  # norms for one equation of a series, from which on it pays
 _FEW = 4096  # norms whose scalar equations are solved on the CPU: a GPU would wait for each step
 _GRID = 4  # ranges of norms end at multiples of 1/4 in log₂
-_LONGER = 12  # terms of all functions of a norm that cost no more than an arc cosine
 _NEARBY = 2  # variances are rounded to multiples of 1/2 in log₂ for degrees
 
 
@@ -61,8 +59,6 @@ class Surface:
         coefficients: $C$ of both kernels. shape: (2, rank, rank, angular degree + 1)
         error: Largest error found at points off the grid, relative to the diagonal.
         diagonal: Both kernels of an input with itself; ``None`` if they depend on the norm.
-        radial: Coefficients of the derivative in the logarithm of one norm, at inputs of one norm;
-            ``None`` if the functions $f_r$ tell it, or it is not wanted.
     """
 
     norms: Span | None
@@ -71,7 +67,6 @@ class Surface:
     coefficients: Tensor
     error: float
     diagonal: tuple[float, float] | None = None
-    radial: Tensor | None = None
 
     @property
     def rank(self) -> int:
@@ -103,49 +98,10 @@ class Surface:
     def restricted(self, angles: Span, tolerance: float) -> "Surface":
         """The surface for fewer angles, by a shorter series."""
         degree = self.coefficients.shape[-1] - 1
-        values = self._values(chebyshev_nodes(degree, *angles))
-        coefficients, left_out = _shortened(values, tolerance)
+        nodes = to_unit(chebyshev_nodes(degree, *angles), self.angles)
+        values = self.coefficients @ chebyshev_basis(nodes, degree)
+        coefficients, left_out = shortened(values, tolerance)
         return replace(self, angles=angles, coefficients=coefficients, error=self.error + left_out)
-
-    def in_cosines(self, tolerance: float) -> Tensor | None:
-        """Coefficients of series in the cosines instead; ``None`` if these are much longer.
-
-        Next to 0 and π kernels are series in the angle, of which the cosine knows the square: so
-        the series must have ended well before there are no more nodes.
-        """
-        return self._in_cosines(self._values, tolerance)
-
-    def slopes_in_cosines(self, tolerance: float) -> Tensor | None:
-        """Derivatives of both kernels in a norm, and in the cosine, as series in the cosines.
-
-        They are those of inputs of one norm, in whose logarithm the first ones are. shape:
-        (4, terms)
-        """
-        assert self.radial is not None
-        low, high = self.angles
-        around = differentiate(self.coefficients) * (2 / (high - low))
-        both = torch.cat([self.radial, padded(around, self.radial.shape[-1])])
-
-        def values(angles: Tensor) -> Tensor:
-            found = self._values(angles, both)
-            return torch.cat([found[:2], found[2:] / -angles.sin()])
-
-        found = self._in_cosines(values, tolerance * max(1.0, float(both.abs().max())))
-        return None if found is None else found[:, 0, 0]
-
-    def _in_cosines(self, values: Callable[[Tensor], Tensor], tolerance: float) -> Tensor | None:
-        """The series in the cosines of functions of the angle, if it is short."""
-        low, high = self.angles
-        terms = self.coefficients.shape[-1]
-        nodes = chebyshev_nodes(2 * terms + _LONGER, math.cos(high), math.cos(low)).acos()
-        found, _ = _shortened(values(nodes), tolerance)
-        longer, ended = found.shape[-1] - terms, found.shape[-1] <= 3 * len(nodes) // 4
-        return found if ended and self.rank * longer <= _LONGER else None
-
-    def _values(self, angles: Tensor, coefficients: Tensor | None = None) -> Tensor:
-        """Its series, or others in the same angles, at some of these."""
-        series = self.coefficients if coefficients is None else coefficients
-        return series @ chebyshev_basis(to_unit(angles, self.angles), series.shape[-1] - 1)
 
     def pairs(self, left: Tensor, right: Tensor, angle: Tensor) -> Tensor:
         """Values at single pairs, given their features and angles. shape: (2, n)."""
@@ -154,9 +110,13 @@ class Surface:
         return torch.einsum("nqsk,ns,kn->qn", self.rows(left), right, basis)
 
 
-def _shortened(values: Tensor, tolerance: float) -> tuple[Tensor, float]:
+def shortened(values: Tensor, tolerance: float) -> tuple[Tensor, float]:
     """Series through values at Chebyshev nodes, and what is left out of them."""
-    coefficients = coefficients_from_values(values)
+    return trimmed(coefficients_from_values(values), tolerance)
+
+
+def trimmed(coefficients: Tensor, tolerance: float) -> tuple[Tensor, float]:
+    """Series without their last terms where these are negligible, and what is left out."""
     rest = coefficients.abs().flatten(0, -2).amax(0).flip(0).cumsum(0).flip(0)
     needed = max(1, int((rest > tolerance / 8).sum()))
     left_out = float(rest[needed]) if needed < len(rest) else 0.0
@@ -226,7 +186,7 @@ def angular_surface(function: KernelFunction, squared_norm: float, tolerance: fl
     def both(angle: Tensor) -> Tensor:
         return torch.stack(tuple(function.at_angles(squared_norm, HalfAngle.of(angle))))
 
-    own = both(torch.zeros(1, dtype=torch.float64))
+    own = diagonal(function, torch.tensor([squared_norm], dtype=torch.float64).sqrt())
     unit = torch.where(own == 0, 1.0, own)
     found = fit(lambda x: both(x) / unit, (ANY_ANGLE,), tolerance=tolerance, first_degree=_ANGULAR)
     return one_norm_surface(found, own[:, 0])
@@ -252,11 +212,11 @@ def surface(
     """
     error = math.inf
     for near in dict.fromkeys((nearby(function), function)):
-        degrees = _degrees(near, norms, angles, tolerance, entries >= _MANY)
+        degrees = _degrees(near, norms, angles, tolerance)
         if isinstance(degrees, str):
             raise AccuracyError(degrees)
         equations = _Sampler.equations(*degrees)
-        if equations > entries:
+        if equations > _CHEAP * entries:
             raise AccuracyError(f"a surface costs {equations} equations, the entries {entries}")
         found = _surface(function, norms, angles, tolerance, degrees)
         if found.error <= 10 * tolerance:
@@ -282,14 +242,11 @@ def nearby(function: KernelFunction) -> KernelFunction:
 
 @cached
 def _degrees(
-    function: KernelFunction, norms: Span, angles: Span, tolerance: float, many: bool
+    function: KernelFunction, norms: Span, angles: Span, tolerance: float
 ) -> tuple[int, int] | str:
-    """The degrees that lines through the box need, or why none do; both are kept.
-
-    Few entries do not pay for long lines.
-    """
+    """The degrees that lines through the box need, or why none do; both are kept."""
     try:
-        return _Sampler(function, norms, angles).degrees(tolerance, _DEGREES[many])
+        return _Sampler(function, norms, angles).degrees(tolerance)
     except AccuracyError as error:
         return str(error)
 
@@ -301,7 +258,7 @@ def _surface(
     values, off = _Sampler(function, norms, angles).grid(*degrees)
     for dim in (1, 2, 3):
         values = coefficients_from_values(values, dim)
-    basis, core = _compressed(values, tolerance)
+    basis, core = compressed(values, tolerance)
     rough = Surface(norms, angles, basis, core, 0.0)
     return replace(rough, error=off.deviation(rough))
 
@@ -350,7 +307,7 @@ class _Sampler:
         """How many are solved for a surface of some degrees."""
         return (math.comb(across + 2, 2) + math.comb(_CHECKS + 1, 2)) * (around + 1)
 
-    def degrees(self, tolerance: float, most: int) -> tuple[int, int]:
+    def degrees(self, tolerance: float) -> tuple[int, int]:
         """The degrees that lines through the box need, in the norms and in the angle."""
         spans = self.norms, self.angles
         few, mid = (torch.linspace(*span, 3, dtype=torch.float64) for span in spans)
@@ -359,8 +316,8 @@ class _Sampler:
             lambda x: self.values(few[:, None, None], few[:, None], x),
         )
         return (
-            _needed(across, self.norms, tolerance, most),
-            _needed(around, self.angles, tolerance, most),
+            _needed(across, self.norms, tolerance, _DEGREE[0]),
+            _needed(around, self.angles, tolerance, _DEGREE[1]),
         )
 
     def grid(self, across: int, around: int) -> tuple[Tensor, _Off]:
@@ -395,10 +352,10 @@ def _needed(lines: Callable[[Tensor], Tensor], span: Span, tolerance: float, mos
     return found.coefficients.shape[-1] - 1 + _MARGIN
 
 
-def _compressed(coefficients: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
+def compressed(coefficients: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
     """Common functions of both norms and both kernels, and the coefficients of their products."""
     unfolded = coefficients.movedim(1, 0).flatten(1)
-    left, singular, _ = torch.linalg.svd(unfolded, full_matrices=False)
+    left, singular, _ = torch.linalg.svd(torch.linalg.qr(unfolded.T, mode="r")[1].T)
     rest = singular.square().flip(0).cumsum(0).flip(0).sqrt()
     basis = left[:, : max(1, int((rest > tolerance / 8).sum()))].T.contiguous()
     core = torch.einsum("ri,sj,qijk->qrsk", basis, basis, coefficients)

@@ -12,7 +12,7 @@ from shoal.activations import Activation
 from shoal.activations.closed_forms.correlation import correlation
 from shoal.gaussian import dual, dual_derivative
 from shoal.gaussian.domain import within_bound
-from shoal.gaussian.fixed_variances import FixedVariances
+from shoal.gaussian.duals import Duals
 from shoal.kernels.calculi.own import SMALLEST, Own, Variances, weighted
 from shoal.kernels.fixed_points import solve
 from shoal.kernels.recursions import Loop, OfVectors, Pushed, Scalar
@@ -91,9 +91,7 @@ class Pairs(PairCalculus, OfVectors):
     _pushed: dict[tuple[Activation, int, bool], tuple[Tensor, Variances]] = field(
         default_factory=dict, repr=False
     )
-    _duals_at: dict[tuple[Activation, int], FixedVariances] = field(
-        default_factory=dict, repr=False
-    )
+    _duals_at: dict[tuple[Activation, int], Duals] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, a: Tensor, b: Tensor, c: Tensor, *, differentiable: bool) -> "Pairs":
@@ -190,12 +188,12 @@ class Pairs(PairCalculus, OfVectors):
             self._pushed[key] = own.values, self.own.squares(phi, own.values, mean=mean)
         return self._pushed[key][1]
 
-    def _duals(self, phi: Activation, variances: Tensor) -> FixedVariances:
+    def _duals(self, phi: Activation, variances: Tensor) -> Duals:
         """The duals at these variances, kept like them."""
         assert self.places is not None
         key = (phi, id(variances))
         if key not in self._duals_at:
-            self._duals_at[key] = FixedVariances(phi, variances, self.places)
+            self._duals_at[key] = Duals(phi, variances, self.places)
         return self._duals_at[key]
 
 

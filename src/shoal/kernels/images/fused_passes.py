@@ -4,7 +4,7 @@ import math
 from functools import cache, cached_property
 from importlib import import_module
 from types import ModuleType
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,11 +13,11 @@ from shoal.activations import ReLU
 from shoal.architectures import Layers
 from shoal.architectures.layers import Weights, squared_gain
 from shoal.core.exceptions import ConvergenceError
-from shoal.kernels.backends.pixel_equilibrium import Equilibrium
-from shoal.kernels.calculi.pixels import Images
-from shoal.kernels.images.function import ImageKernels
-from shoal.kernels.images.pixel_pairs import PixelPairs
+from shoal.kernels.images.pixels import Images, PixelPairs
 from shoal.kernels.recursions import Loop, network_kernels
+
+if TYPE_CHECKING:
+    from shoal.kernels.images.function import ImageKernels
 
 _MOST_SIDE = 64  # pixels along an axis that registers hold
 _PROGRAMS = 2**22  # pairs of images, times displacements, of one launch
@@ -25,6 +25,33 @@ _PAIRS = 2**14  # of images that threads take at once
 _IMAGES = 2**12  # whose pixels with themselves are computed at once
 _MANY = 2**18  # pairs of pixels for which loading compiled loops pays
 _EDGE = 0.999  # of the gain up to which the iteration is worth its steps
+
+
+class Equilibrium(NamedTuple):
+    r"""What of an equilibrium is not a tensor.
+
+    Attributes:
+        recurrent: $\sigma_a^2$.
+        injected: $\sigma_b^2$.
+        bias: The variance of the biases.
+        gain: $s$, by what one turn multiplies changes at most.
+        shares: What readout, recurrent weights, input weights and biases count in the NTK.
+    """
+
+    recurrent: float
+    injected: float
+    bias: float
+    gain: float
+    shares: tuple[float, float, float, float]
+
+    def chebyshev(self, lowest: float) -> tuple[float, float]:
+        """The factor of residuals, and the squared spread, of Chebyshev's semi-iteration.
+
+        Args:
+            lowest: The least eigenvalue of a turn, as a share of the largest.
+        """
+        middle, half = self.gain * (1 + lowest) / 2, self.gain * (1 - lowest) / 2
+        return 1 / (1 - middle), (half / (1 - middle)) ** 2
 
 
 class FusedPixels:
@@ -50,7 +77,7 @@ class FusedPixels:
     """Whether images with themselves are computed in float64, too."""
 
     @staticmethod
-    def of(function: ImageKernels, images: Images, entries: int) -> "FusedPixels | None":
+    def of(function: "ImageKernels", images: Images, entries: int) -> "FusedPixels | None":
         """The pass for a matrix of so many entries, or ``None`` where there is none."""
         points, sides, layers = images.points, images.pairs.sides, function.layers
         trainable, pooled = function.trainable, function.architecture.pooling is not None
@@ -60,11 +87,11 @@ class FusedPixels:
         if points.device.type == "cuda":
             precision = function.precision or points.dtype
             small = precision == torch.float32 and max(sides) <= _MOST_SIDE
-            if not small or _backend("pixel_tiles") is None:
+            if not small or _passes("gpu.pixels") is None:
                 return None
             return (FusedChain if chained else FusedPixels)(layers, trainable, images)
         many = entries * math.prod(sides) >= _MANY and points.device.type == "cpu"
-        if chained or pooled or not many or _backend("pixel_loops") is None:
+        if chained or pooled or not many or _passes("images.loops") is None:
             return None
         return LoopedPixels(layers, trainable, images)
 
@@ -104,7 +131,7 @@ class FusedPixels:
 
     def _block(self, index: tuple[Tensor, Tensor], steps: Tensor) -> Tensor:
         """Both kernels of as many pairs as one launch takes."""
-        tiles = _backend("pixel_tiles")
+        tiles = _passes("gpu.pixels")
         assert tiles is not None
         variances = self._variances.float()
         try:
@@ -174,10 +201,10 @@ class FusedChain(FusedPixels):
 
     def _block(self, index: tuple[Tensor, Tensor], steps: Tensor) -> Tensor:
         """Sums of both kernels for as many pairs as one launch takes."""
-        from shoal.kernels.backends import pixel_chains
-
+        passes = _passes("gpu.pixels")
+        assert passes is not None
         readout = _share(self.layers.readout, self.trainable)
-        found: Tensor = pixel_chains.pixel_chains(
+        found: Tensor = passes.pixel_chains(
             self.points, self._variances, index, steps, self._bands, self._table, readout=readout
         )
         return found
@@ -227,7 +254,7 @@ class LoopedPixels(FusedPixels):
         Raises:
             ConvergenceError: If the iteration of a pair does not end.
         """
-        loops, pairs = _backend("pixel_loops"), self.images.pairs
+        loops, pairs = _passes("images.loops"), self.images.pairs
         assert loops is not None
         assert len(displacements) == 1
         reach = pairs.patch_size // 2
@@ -267,9 +294,9 @@ def _bands(pairs: PixelPairs, side: int) -> Tensor:
 
 
 @cache
-def _backend(name: str) -> ModuleType | None:
+def _passes(name: str) -> ModuleType | None:
     """Compiled passes, where their compiler is installed."""
     try:
-        return import_module(f"shoal.kernels.backends.{name}")
+        return import_module(f"shoal.kernels.{name}")
     except ImportError:
         return None

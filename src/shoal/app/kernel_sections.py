@@ -1,0 +1,392 @@
+"""Sections on infinite width: well-posedness, kernels, equivalents, spectrum and designs."""
+
+import math
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import shoal
+from shoal.app.rivals import designed
+from shoal.app.sections import (
+    Findings,
+    Section,
+    SectionNotApplicable,
+    Subject,
+    by_kernel,
+    by_name,
+    draw_bars,
+    legend_below,
+)
+from shoal.core.exceptions import AccuracyError, ConvergenceError
+from shoal.core.figures import COLORS, GRAY, Axes
+from shoal.designs.result import layer_activations
+from shoal.diagnosis.words import Row
+from shoal.networks import WellPosedness
+
+_WIDTH = 1024  # of the network whose gain is measured
+
+
+def _find_well_posedness(subject: Subject) -> Findings:
+    deq = subject.deq
+    gain, features = deq.recurrent_gain, subject.x.shape[1]
+    options: dict[str, Any] = {"dtype": torch.float64, "device": subject.x.device}
+    network = shoal.build(deq, in_features=features, width=_WIDTH, seed=0, **options)
+    measured = network.well_posedness()
+    exists, wide = (
+        "yes" if holds else "no guarantee"
+        for holds in (deq.kernel_guaranteed, deq.contraction_guaranteed)
+    )
+    unique = "unique" if measured.contraction else "not certified"
+    rows = (
+        Row("recurrent gain σ_a²L²", f"{gain:.4g}", "L: Lipschitz constant of the activation"),
+        Row("kernel exists", exists, "guaranteed if σ_a²L² < 1"),
+        Row("wide networks contract", wide, "guaranteed if σ_a²L² < 1/4"),
+        Row(f"gain at width {_WIDTH}", f"{measured.gain_upper:.4g}",
+            "certified upper bound of σ_a L‖A‖/√m; seed 0"),
+        Row(f"equilibrium at width {_WIDTH}", unique, "unique if that gain is below 1"),
+    )  # fmt: skip
+    numbers = {
+        "recurrent_gain": gain,
+        "kernel_guaranteed": deq.kernel_guaranteed,
+        "contraction_guaranteed": deq.contraction_guaranteed,
+        "width": _WIDTH,
+        "gain_lower": measured.gain_lower,
+        "gain_upper": measured.gain_upper,
+        "contraction": measured.contraction,
+    }
+    told: tuple[str, ...] = ()
+    if deq.contraction_guaranteed and not measured.contraction:
+        told = (
+            f"Wide networks contract, but this is not certified at width {_WIDTH}, where the gain "
+            f"is between {measured.gain_lower:.4g} and {measured.gain_upper:.4g}.",
+        )
+    panel = partial(_draw_gains, gain=gain, measured=measured)
+    return Findings(rows, numbers, panel, warnings=told)
+
+
+def _draw_gains(axes: Axes, gain: float, measured: WellPosedness) -> None:
+    """The gain of the theory and of a network, on a line from zero to beyond one."""
+    theory, norm = math.sqrt(gain), f"width {_WIDTH}:\n$\\sigma_a L \\|A\\| / \\sqrt{{m}}$"
+    finite = [g for g in (2 * theory, measured.gain_upper) if math.isfinite(g)]
+    end = max(1.5, *(1.2 * g for g in finite)) if finite else 1.5
+    axes.axvspan(0, 1, color="#e6f3ec", zorder=0)
+    axes.axvspan(1, 1.15 * end, color="#fbe9e1", zorder=0)
+    axes.axvline(1, color=GRAY, linewidth=1.2, zorder=0.5)
+    bars = {
+        "infinite width:\n$\\sigma_a L$": (theory, COLORS[0]),
+        "wide network:\n$2\\sigma_a L$": (2 * theory, COLORS[1]),
+        norm: (measured.gain_upper, COLORS[2]),
+    }
+    draw_bars(axes, bars, end)
+    axes.set_xlabel("gain; below 1 it contracts")
+
+
+_LOW_RANK = 2.0  # effective rank of kernels that hardly tell samples apart
+_LOST = 1e-4  # rounding times the condition number at which four digits are left
+
+
+def eigenvalue_numbers(matrix: Tensor) -> tuple[dict[str, Any], Tensor]:
+    """Describe a positive semidefinite matrix; also its eigenvalues, the largest first.
+
+    Example:
+        >>> import torch
+        >>> found, _ = eigenvalue_numbers(torch.diag(torch.tensor([1.0, 1.0, 2.0])))
+        >>> found["trace"], found["condition"], round(found["effective_rank"], 4)
+        (4.0, 2.0, 2.8284)
+    """
+    values = torch.linalg.eigvalsh(matrix).flip(0)
+    rounding = len(values) * torch.finfo(values.dtype).eps * float(values[0])
+    values = values.double().cpu()
+    shares = values.clamp_min(0) / values.clamp_min(0).sum()
+    entropy = -torch.special.xlogy(shares, shares).sum()
+    largest, smallest = float(values[0]), float(values[-1])
+    numbers = {
+        "trace": float(matrix.diagonal().double().sum()),
+        "largest": largest,
+        "smallest": smallest,
+        "condition": largest / smallest if smallest > rounding else None,
+        "effective_rank": float(entropy.exp()),
+    }
+    return numbers, values
+
+
+def _find_kernels(subject: Subject) -> Findings:
+    kernels = shoal.kernel(subject.architecture, subject.x)
+    (ck, ck_values), (ntk, ntk_values) = map(eigenvalue_numbers, kernels)
+    words = {
+        "trace": ("trace", "sum of the eigenvalues"),
+        "largest": ("largest eigenvalue", ""),
+        "smallest": ("smallest eigenvalue", ""),
+        "condition": ("condition", "largest over smallest"),
+        "effective_rank": ("effective rank", f"exp(spectral entropy), at most {len(ck_values)}"),
+    }
+    rows = [
+        Row(quantity, by_kernel(ck[name], ntk[name], none="∞ to rounding"), meaning)
+        for name, (quantity, meaning) in words.items()
+    ]
+    numbers, values = {"ck": ck, "ntk": ntk}, {"CK": ck_values, "NTK": ntk_values}
+    told = tuple(_warnings({"CK": ck, "NTK": ntk}, kernels.ck))
+    return Findings(tuple(rows), numbers, partial(_draw_ranks, spectra=values), warnings=told)
+
+
+def _warnings(found: dict[str, dict[str, Any]], like: Tensor) -> Iterator[str]:
+    """Warnings of kernels nearly of rank one, or too ill-conditioned for their dtype."""
+    ranks = {name: one["effective_rank"] for name, one in found.items()}
+    if low := {name: f"{rank:.3g}" for name, rank in ranks.items() if rank < _LOW_RANK}:
+        yield (
+            f"The effective rank is {by_name(low)}, of at most {len(like)}: the kernel is nearly "
+            "one direction, and hardly distinguishes samples."
+        )
+    dtype, rounding = str(like.dtype).removeprefix("torch."), torch.finfo(like.dtype).eps
+    conditions = {name: one["condition"] for name, one in found.items()}
+    if singular := [name for name, condition in conditions.items() if condition is None]:
+        yield (
+            f"Singular to rounding in {dtype}: {', '.join(singular)}. Linear systems with it need "
+            "a ridge."
+        )
+    if high := {name: f"{c:.1e}" for name, c in conditions.items() if c and c * rounding > _LOST}:
+        yield (
+            f"The condition is {by_name(high)}: solutions in {dtype} have fewer than four correct "
+            "digits; a ridge helps."
+        )
+
+
+def _draw_ranks(axes: Axes, spectra: Mapping[str, Tensor]) -> None:
+    """Draw eigenvalues in their order, the largest first."""
+    for place, (label, values) in enumerate(spectra.items()):
+        positive = values[values > 0].cpu().sort(descending=True).values
+        line = "--" if "equivalent" in label else "-"
+        axes.plot(range(1, len(positive) + 1), positive, line, color=COLORS[place], label=label)
+    axes.set(xscale="log", yscale="log", xlabel="rank", ylabel="eigenvalue")
+    legend_below(axes)
+
+
+_ROUNDING = 1e-15
+_FAR_KERNEL = 0.2  # share of a kernel by which its equivalent is off
+
+
+def _find_equivalents(subject: Subject) -> Findings:
+    equivalent = shoal.equivalent(subject.architecture, subject.x)
+    c = equivalent.coefficients
+    exact = shoal.kernel(c.architecture, subject.x)
+    errors = [
+        _size(k - e.to_dense()) / _size(k)
+        for k, e in zip(exact, (equivalent.ck, equivalent.ntk), strict=True)
+    ]
+    spread = equivalent.statistics.norm_spread
+    far = {
+        name: f"{error:.0%}"
+        for name, error in zip(("CK", "NTK"), errors, strict=True)
+        if not error <= _FAR_KERNEL
+    }
+    told = (
+        f"The equivalent is {by_name(far)} away from the kernel: this data is not in the "
+        "high-dimensional regime, and the coefficients do not describe its kernel. Use the kernel "
+        "itself; inputs of one norm are nearer to the theory.",
+    )
+    rows = (
+        Row("shift of the activation", f"{c.shift:.4g}", "centers it; all below is centered"),
+        Row("on inner products", _both(c.alpha1, c.beta1), "α1, β1"),
+        Row("on norms", _both(c.alpha2, c.beta2), "α2, β2"),
+        Row("on squared inner products", _both(c.alpha3, c.beta3), "α3, β3"),
+        Row("spread of squared norms", f"{spread:.2g}", "relative; small in the theory"),
+        Row("error of the equivalents", by_kernel(errors[0], errors[1], ".2g"),
+            "in spectral norm, relative to the kernel", contradicted=bool(far)),
+    )  # fmt: skip
+    names = "tau shift gamma2 alpha1 alpha2 alpha3 alpha4 kappa2 beta1 beta2 beta3"
+    numbers = {name: getattr(c, name) for name in names.split()}
+    numbers |= {"norm_spread": spread, "ck_error": errors[0], "ntk_error": errors[1]}
+    spectra = {
+        "NTK, centered": torch.linalg.eigvalsh(exact.ntk),
+        "its equivalent": equivalent.ntk.eigvalsh(),
+    }
+    return Findings(rows, numbers, partial(_draw_ranks, spectra=spectra), warnings=told * bool(far))
+
+
+def _both(ck: float, ntk: float) -> str:
+    """Two coefficients, without rounding errors of zero."""
+    ck, ntk = (value if abs(value) > _ROUNDING else 0.0 for value in (ck, ntk))
+    return by_kernel(ck, ntk)
+
+
+def _size(matrix: Tensor) -> float:
+    """The spectral norm of a symmetric matrix."""
+    return float(torch.linalg.eigvalsh(matrix.double()).abs().max())
+
+
+_LEAST, _MOST = 5, 4096  # samples at least, and features at most, for a covariance
+_FAR_VALUE = 0.25  # share of the largest or the mean eigenvalue by which a prediction is off
+_MIDDLE = 0.5  # share of the eigenvalues that must be near their prediction
+_INPUT_NORM = 1.0  # the inputs of an analysis have a mean squared norm of one
+
+
+def _find_spectrum(subject: Subject) -> Findings:
+    x, count = subject.x.double(), len(subject.x)
+    if count < _LEAST:
+        raise SectionNotApplicable(f"needs {_LEAST} samples or more")
+    if x.shape[1] > _MOST:
+        raise SectionNotApplicable(f"needs {_MOST} features or fewer")
+    labels = torch.zeros(count, dtype=torch.long)  # one class
+    mixture = shoal.GaussianMixture.fit(x.cpu(), labels, covariance="full")
+    limits = shoal.spectrum(subject.architecture, mixture, n=count, input_norm=_INPUT_NORM)
+    exact = shoal.kernel(shoal.centered(subject.architecture, input_norm=_INPUT_NORM), x)
+    values = [torch.linalg.eigvalsh(matrix).cpu().numpy() for matrix in exact]
+    ck, ntk = (_spectrum_numbers(limit, v) for limit, v in zip(limits, values, strict=True))
+    wrong = _off_prediction({"CK": ck, "NTK": ntk})
+
+    def row(name: str, quantity: str, meaning: str, form: str = ".4g") -> Row:
+        return Row(quantity, by_kernel(ck[name], ntk[name], form), meaning, None, name in wrong)
+
+    rows = (
+        row("bulks", "bulks", "intervals of the predicted law", "d"),
+        row("atom", "atom", "where X has no rank"),
+        row("atom_mass", "its share", "of all eigenvalues"),
+        row("spikes", "isolated eigenvalues", "detached by the low-rank part", "d"),
+        row("upper_end", "upper end", "predicted"),
+        row("largest", "largest eigenvalue", "of the exact kernel, centered"),
+        row("distance", "error of the prediction", "mean over eigenvalues, over their mean", ".2g"),
+        row("as_predicted", "as predicted", "within a factor of 2", ".0%"),
+    )
+    note = (
+        f"The prediction is for {count} samples of one Gaussian with the covariance of the data, "
+        "and knows nothing beyond it. The covariance is that of the samples themselves, which "
+        "widens the prediction where features are not much fewer."
+    )
+    panel = partial(_draw_spectrum, limit=limits.ntk, values=values[1])
+    told = tuple(wrong.values())
+    return Findings(rows, {"ck": ck, "ntk": ntk}, panel, notes=(note,), warnings=told)
+
+
+def _off_prediction(found: dict[str, dict[str, Any]]) -> dict[str, str]:
+    """A sentence for each prediction that the kernels contradict."""
+    wrong: dict[str, str] = {}
+    shares = {k: f["as_predicted"] for k, f in found.items()}
+    if few := {k: f"{share:.0%}" for k, share in shares.items() if not share >= _MIDDLE}:
+        wrong["as_predicted"] = (
+            f"Only {by_name(few)} of the eigenvalues are within a factor of 2 of their prediction."
+        )
+    if ends := {
+        k: f"{f['largest']:.3g} where {f['upper_end']:.3g} is predicted"
+        for k, f in found.items()
+        if not abs(f["upper_end"] - f["largest"]) <= _FAR_VALUE * f["largest"]
+    }:
+        wrong["upper_end"] = f"The largest eigenvalue is {by_name(ends)}."
+    distances = {k: f["distance"] for k, f in found.items()}
+    if far := {k: f"{distance:.0%}" for k, distance in distances.items() if distance > _FAR_VALUE}:
+        wrong["distance"] = f"The mean error of predicted eigenvalues is {by_name(far)}."
+    return wrong
+
+
+def _spectrum_numbers(limit: Any, values: Any) -> dict[str, Any]:
+    """A limit beside the eigenvalues that it predicts."""
+    predicted = limit.quantile((np.arange(len(values)) + 0.5) / len(values))
+    rounding = len(values) * np.finfo(np.float64).eps * abs(values[-1])
+    near = (values > predicted / 2) & (values < 2 * predicted)
+    atom = limit.atoms[0] if limit.atoms else None
+    return {
+        "bulks": len(limit.edges),
+        "atom": atom.value if atom else None,
+        "atom_mass": atom.mass if atom else 0.0,
+        "spikes": len(limit.spikes),
+        "upper_end": float(max([*limit.edges.flat, *(spike.value for spike in limit.spikes)])),
+        "largest": float(values[-1]),
+        "distance": float(np.abs(values - predicted).mean() / values.mean()),
+        "as_predicted": float((near | (np.abs(values - predicted) <= rounding)).mean()),
+    }
+
+
+def _draw_spectrum(axes: Axes, limit: Any, values: Any) -> None:
+    """Histogram of the NTK's eigenvalues, and the predicted one."""
+    positive = values[values > 0]
+    low, high = limit.quantile(np.array([0.0, 1.0]))
+    ends = 0.9 * min(float(low), positive[0]), 1.1 * max(float(high), positive[-1])
+    bins: Any = np.geomspace(max(ends[0], 1e-8 * ends[1]), ends[1], 48)
+    counts, _ = np.histogram(positive, bins)
+    axes.stairs(counts, bins, fill=True, color=COLORS[5], label="exact NTK, centered")
+    expected = np.diff(limit.cdf(bins)) * len(values)
+    axes.stairs(expected, bins, color=COLORS[1], linewidth=1.4, label="predicted")
+    if limit.spikes:
+        places = [spike.value for spike in limit.spikes]
+        axes.plot(places, np.ones(len(places)), "v", color=COLORS[1], markersize=4,
+                  label="predicted isolated")  # fmt: skip
+    axes.set_xscale("log")
+    axes.set_yscale("symlog", linthresh=1)
+    axes.set_ylim(bottom=0)
+    axes.set(xlabel="eigenvalue", ylabel="number of eigenvalues")
+    legend_below(axes)
+
+
+_KINDS = (("ntk", "moments"), ("ck", "moments"), ("ntk", "sphere"), ("ck", "sphere"))
+_COMPARED = 64  # samples whose kernel matrices are compared
+_FAR_DESIGN = 0.05  # share of the kernel by which a design differs on this data
+
+
+def _find_designs(subject: Subject) -> Findings:
+    x = subject.x[subject.data.drawn(_COMPARED)].double()
+    words = f"of the kernel matrices of {len(x)} samples; for the sphere they have norm one"
+    rows, numbers = [Row("relative difference", "", words)], {}
+    designs: dict[str, shoal.designs.Design] = {}
+    far: dict[str, str] = {}
+    failure: ConvergenceError | AccuracyError | None = None
+    for which, method in _KINDS:
+        title = f"{which.upper()}, {method}"
+        try:
+            design = designed(subject.architecture, which, method)
+        except (ConvergenceError, AccuracyError) as error:
+            failure = error
+            rows.append(Row(title, "none", " ".join(str(error).split()), holds=False))
+            continue
+        gap = design.gap(torch.nn.functional.normalize(x) if method == "sphere" else x).relative
+        designs[title], layers = design, len(layer_activations(design.architecture))
+        state = "" if design.feasible else "NOT feasible, the nearest: "
+        meaning = f"{state}{layers} hidden layer{'s' if layers > 1 else ''}, "
+        meaning += f"residual {design.residual:.1e}"
+        holds = design.feasible and gap <= _FAR_DESIGN
+        rows.append(Row(title, f"{gap:.1e}", meaning, holds=holds))
+        far |= {} if gap <= _FAR_DESIGN else {title: f"{gap:.1%}"}
+        numbers[f"{which}_{method}"] = {
+            "residual": design.residual,
+            "feasible": design.feasible,
+            "gap": gap,
+            "layers": layers,
+            "explanation": design.explanation,
+        }
+    if failure is not None and not designs:
+        raise failure
+    told = (
+        f"On this data, the kernel of a design differs by {by_name(far)}: scale inputs to one "
+        "norm and take a design for the sphere.",
+    )
+    return Findings(
+        tuple(rows),
+        numbers,
+        partial(_draw_designs, subject=subject, designs=designs),
+        notes=tuple(f"{title}: {design.explanation}" for title, design in designs.items()),
+        warnings=told * bool(far),
+    )
+
+
+def _draw_designs(axes: Axes, subject: Subject, designs: dict[str, shoal.designs.Design]) -> None:
+    """The activations of the DEQ and of the designed networks."""
+    x = torch.linspace(-3, 3, 301, dtype=torch.float64)
+    for name, sigma in layer_activations(subject.architecture):
+        axes.plot(x, sigma(x), "--", color=GRAY, linewidth=1.6, label=name)
+    colors = iter(COLORS * 2)
+    for title, design in designs.items():
+        layers = layer_activations(design.architecture)
+        for name, sigma in layers:
+            label = title if len(layers) == 1 else f"{title}, {name}"
+            axes.plot(x, sigma(x), color=next(colors), linewidth=1.3, label=label)
+    axes.set(xlabel="preactivation", ylabel="activation")
+    legend_below(axes)
+
+
+WELL_POSEDNESS = Section("well_posedness", "Well-posedness", _find_well_posedness)
+KERNELS = Section("kernels", "Kernels at infinite width", _find_kernels)
+EQUIVALENTS = Section("equivalents", "High-dimensional equivalents", _find_equivalents)
+SPECTRUM = Section("spectrum", "Limiting spectrum", _find_spectrum)
+DESIGN = Section("design", "Designed networks", _find_designs)

@@ -1,1 +1,0 @@
-"""What certificates stand on: rigorous bounds of what floating-point numbers say."""

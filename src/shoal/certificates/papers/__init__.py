@@ -1,1 +1,0 @@
-"""Theorems of the papers, as printed and corrected."""

@@ -1,0 +1,223 @@
+r"""Duals at any variances of a range and at any angles, by one series of three variables.
+
+Divided by the roots of the mean squares, duals of analytic activations, or of those that are
+analytic on both sides of zero, are analytic in $\log a$, $\log b$ and $\theta$, up to $\theta = 0$
+and $\pi$. One table serves all pairs of variances in its range, such as those of the pixels of
+images, or those that an optimizer tries.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from shoal.activations import Activation
+from shoal.core.caches import cached
+from shoal.core.exceptions import AccuracyError
+from shoal.core.settings import in_standard_settings
+from shoal.gaussian.grids import Orders, can_grid, grid
+from shoal.numerics import chebyshev_basis, chebyshev_nodes, coefficients_from_values
+from shoal.numerics.sampling import off_grid
+
+Span: TypeAlias = tuple[int, int]
+
+_STEP = 1  # ranges of log₂ of variances end at multiples of this
+_SMALLEST, _LARGEST = -40, 48
+_ACROSS = (12, 24, 48, 96)  # degrees in the variances ...
+_AROUND = (32, 64, 128, 256, 512, 1024, 2048, 4096)  # ... and in the angle that are tried
+_DECAYED = 0.8  # share of the degree that may be needed, so that the rest is seen to be nothing
+_NEGLIGIBLE = 1e-14  # what is left out of a line
+_ROUNDING = 2e-15  # of a coefficient
+_ERROR = 2e-13  # largest, relative to the root of both mean squares
+_CHECKS = 5
+_SHARED = 4  # pairs of a variance from which on they are grouped
+_BLOCK = 1 << 15  # points that are evaluated together
+
+
+@dataclass(frozen=True, eq=False)
+class Sections:
+    """Duals of one order at some variances.
+
+    Attributes:
+        rows: Coefficients in functions of the second variance, and in the angle.
+            shape: (v, rank, terms)
+        features: These functions at the variances. shape: (v, rank)
+    """
+
+    rows: Tensor
+    features: Tensor
+
+    def series(self, places: Tensor) -> Tensor:
+        """Coefficients in the angle of pairs out of the variances. shape: (pairs, terms)."""
+        i, j = places
+        used, counts = i.unique(return_counts=True)
+        if len(i) < _SHARED * len(used):
+            return torch.bmm(self.features[j, None], self.rows[i])[:, 0]
+        order = i.argsort()  # pairs that share a side share a matrix product
+        result = self.rows.new_empty(len(i), self.rows.shape[-1])
+        groups = zip(used.tolist(), order.split(counts.tolist()), strict=True)
+        for first, group in groups:
+            result[group] = self.features[j[group]] @ self.rows[first]
+        return result
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    r"""Duals $D_{jk}$ of some orders.
+
+    Attributes:
+        orders: The orders $(j, k)$.
+        span: The range of $\log_2$ of the variances.
+        sizes: Series of the roots of mean squares, by derivative.
+        sides: For both sides, functions of a variance, by order. shapes: (rank, terms)
+        cores: Coefficients of their products, by order. shapes: (rank, rank, angular terms)
+    """
+
+    orders: Orders
+    span: Span
+    sizes: dict[int, Tensor]
+    sides: tuple[tuple[Tensor, Tensor], ...]
+    cores: tuple[Tensor, ...]
+
+    @classmethod
+    def of(cls, phi: Activation, orders: Orders, variances: Tensor) -> "Table | None":
+        """The table for some variances, kept for later calls; ``None`` if there is none."""
+        if not len(variances):
+            return None
+        low, high = (float(end) for end in torch.aminmax(variances.detach()))
+        if not 2.0**_SMALLEST <= low <= high <= 2.0**_LARGEST:
+            return None
+        first = _STEP * math.floor(math.log2(low) / _STEP)
+        last = max(_STEP * math.ceil(math.log2(high) / _STEP), first + _STEP)
+        if not can_grid(phi, orders, 2.0**last):
+            return None
+        return _table(phi, orders, (first, last))
+
+    def sections(self, variances: Tensor) -> tuple["Sections", ...]:
+        """The duals of each order at some variances, as functions of the angle."""
+        basis, found = self._basis(variances), []
+        for (j, k), (left, right), core in zip(self.orders, self.sides, self.cores, strict=True):
+            first = (left.to(basis) @ basis).mul_(self._size(j, basis)).T
+            second = (right.to(basis) @ basis).mul_(self._size(k, basis)).T
+            rows = torch.einsum("vr,rsk->vsk", first, core.to(basis))
+            found.append(Sections(rows, second.contiguous()))
+        return tuple(found)
+
+    def __call__(self, order: tuple[int, int], a: Tensor, b: Tensor, angle: Tensor) -> Tensor:
+        """One of the duals at vectors of variances and angles."""
+        q = self.orders.index(order)
+        (left, right), core = self.sides[q], self.cores[q]
+        left, right, core = (t.to(a) for t in (left, right, core.movedim(-1, 0).flatten(1)))
+        result = torch.empty_like(a)
+        blocks = (t.split(_BLOCK) for t in (a, b, angle, result))
+        for first, second, theta, out in zip(*blocks, strict=True):
+            one, other = self._basis(first), self._basis(second)
+            products = ((left @ one)[:, None] * (right @ other)).flatten(0, 1)
+            around = chebyshev_basis(unit(theta), len(core) - 1)
+            sizes = self._size(order[0], one) * self._size(order[1], other)
+            out.copy_((core @ products).mul_(around).sum(0).mul_(sizes))
+        return result
+
+    def _basis(self, variance: Tensor) -> Tensor:
+        low, high = self.span
+        unit = ((2 * variance.log2() - (low + high)) / (high - low)).clamp(-1, 1)
+        return chebyshev_basis(unit, len(self.sizes[self.orders[0][0]]) - 1)
+
+    def _size(self, order: int, basis: Tensor) -> Tensor:
+        return self.sizes[order].to(basis) @ basis
+
+
+@cached
+@in_standard_settings
+def _table(phi: Activation, orders: Orders, span: Span) -> Table | None:
+    """Make a table of the degrees that lines through it need, and verify it off its grid."""
+    try:
+        return _made(phi, orders, span)
+    except AccuracyError:
+        return None
+
+
+def _made(phi: Activation, orders: Orders, span: Span) -> Table:
+    few = torch.tensor([0.0, 0.1, math.pi / 2], dtype=torch.float64)
+    ends = torch.tensor(span, dtype=torch.float64).exp2()
+
+    def around(degree: int) -> Tensor:
+        values, _ = grid(phi, orders, ends, _half(degree))
+        return coefficients_from_values(_unfolded(values))
+
+    def across(degree: int) -> Tensor:
+        values, sizes = grid(phi, orders, chebyshev_nodes(degree, *span).exp2(), few)
+        lines = [values.movedim(2, -1).flatten(0, -2), *(s[None] / s.max() for s in sizes.values())]
+        return coefficients_from_values(torch.cat(lines))
+
+    angles = _half(_degree(around, _AROUND))
+    values, sizes = grid(
+        phi, orders, chebyshev_nodes(_degree(across, _ACROSS), *span).exp2(), angles
+    )
+    series = _unfolded(values)
+    for dim in (1, 2, 3):
+        series = coefficients_from_values(series, dim)
+    sides, cores = zip(*map(_compressed, series), strict=True)
+    known = {order: coefficients_from_values(size) for order, size in sizes.items()}
+    made = Table(orders, span, known, sides, cores)
+    _verify(made, phi)
+    return made
+
+
+def _half(degree: int) -> Tensor:
+    """The nodes between 0 and π/2."""
+    return chebyshev_nodes(degree, 0.0, math.pi)[: degree // 2 + 1]
+
+
+def _unfolded(values: Tensor) -> Tensor:
+    """Values at all nodes, given those at the nodes up to π/2 and at their supplements."""
+    return torch.cat([values[0], values[1][..., :-1].flip(-1)], -1)
+
+
+def _degree(series: Callable[[int], Tensor], degrees: tuple[int, ...]) -> int:
+    """The even degree that lines need."""
+    for degree in degrees:
+        size = series(degree).abs().flatten(0, -2).amax(0)
+        size = size.where(size > _ROUNDING, 0.0)
+        needed = int((size.flip(0).cumsum(0).flip(0) > _NEGLIGIBLE).sum())
+        if needed <= _DECAYED * degree:
+            return 2 * math.ceil(needed / 2) + 2
+    raise AccuracyError("the lines of a table of duals do not converge")
+
+
+def _compressed(coefficients: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor]:
+    """Common functions of each variance, and the coefficients of their products."""
+    sides = []
+    for dim in (0, 1):
+        left, singular, _ = torch.linalg.svd(
+            coefficients.movedim(dim, 0).flatten(1), full_matrices=False
+        )
+        rest = singular.square().flip(0).cumsum(0).flip(0).sqrt()
+        sides.append(left[:, : max(1, int((rest > _NEGLIGIBLE).sum()))].T.contiguous())
+    core = torch.einsum("ri,sj,ijk->rsk", sides[0], sides[1], coefficients)
+    beyond = core.abs().flatten(0, 1).sum(0).flip(0).cumsum(0).flip(0)
+    return (sides[0], sides[1]), core[..., : max(1, int((beyond > _NEGLIGIBLE).sum()))].contiguous()
+
+
+def _verify(table: Table, phi: Activation) -> None:
+    """Compare a table with duals off its grid."""
+    logs, angles = off_grid((table.span, (0.0, math.pi / 2)), _CHECKS)
+    variances = logs.exp2()
+    (near, far), sizes = grid(phi, table.orders, variances, angles)
+    places = torch.cartesian_prod(*[torch.arange(_CHECKS)] * 2).T
+    for q, (j, k) in enumerate(table.orders):
+        series = table.sections(variances)[q].series(places)
+        bound = torch.outer(sizes[j], sizes[k]).flatten()[:, None]
+        for exact, theta in ((near[q], angles), (far[q], math.pi - angles)):
+            found = series @ chebyshev_basis(unit(theta), series.shape[-1] - 1)
+            error = float((found / bound - exact.flatten(0, 1)).abs().max())
+            if not error <= _ERROR:
+                raise AccuracyError(f"a table of duals of {phi!r} is met to {error:.1g} only")
+
+
+def unit(angle: Tensor) -> Tensor:
+    """The angles as [-1, 1], exact near both ends."""
+    return ((angle - (math.pi - angle)) / math.pi).clamp(-1.0, 1.0)

@@ -1,0 +1,183 @@
+r"""Blocks of kernel matrices: how a surface is evaluated on them, by torch or by a GPU's passes.
+
+Entries are $K_{ij} = \sum_k (s_i f(u_i))^T C_k (s_j f(v_j))\, T_k(\theta_{ij})$ with a small
+matrix $C_k$ for every term: a Chebyshev series whose coefficients are products of thin matrices.
+Clenshaw's recursion sums it in place, a tile of the block at a time, which stays in the cache.
+
+A back end is a subclass of :class:`Blocks` and a line in :func:`backend_for`.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from shoal.kernels.approximations.surface import Span, Surface
+
+_LOGGER = logging.getLogger(__name__)
+
+Pair = tuple[Tensor, Tensor]  # of the CK and the NTK
+Some = tuple[Tensor | None, ...]  # of both or of one of them
+
+_TILE = (64, 2048)  # rows and columns whose work space stays in the cache of a core
+
+
+class Directions(Protocol):
+    """Unit vectors in the form that products of a back end take."""
+
+    def __getitem__(self, rows: slice, /) -> Any: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Factors:
+    """What the rows or the columns of a matrix contribute, in the dtype of the matrix.
+
+    Attributes:
+        scale: Roots of the diagonals of both kernels. shape: (2, n)
+        features: Functions of the norms. shape: (n, rank)
+    """
+
+    scale: Tensor
+    features: Tensor
+
+    def __getitem__(self, part: slice) -> "Factors":
+        return Factors(self.scale[:, part], self.features[part])
+
+    @property
+    def scaled(self) -> Tensor:
+        """Scales times functions of the norms. shape: (2, n, rank)."""
+        return self.scale[:, :, None] * self.features
+
+
+class Block(NamedTuple):
+    """A part of a matrix, before it is evaluated.
+
+    Attributes:
+        surface: Both kernels, or derivatives of both.
+        rows: What the rows contribute.
+        columns: What the columns contribute.
+        cosine: Cosines of the angles; their rows are contiguous. shape: (n, m)
+    """
+
+    surface: Surface
+    rows: Factors
+    columns: Factors
+    cosine: Tensor
+
+
+class EvaluatedBlock(NamedTuple):
+    """What is known of a block that has been evaluated.
+
+    Attributes:
+        cosines: Returns the least and the largest cosine.
+        beyond: Returns whether some cosines are outside the range of the surface.
+        mirrored: Whether the entries above the diagonal have been written below it too.
+    """
+
+    cosines: Callable[[], Span]
+    beyond: Callable[[], bool]
+    mirrored: bool = False
+
+
+class Blocks:
+    """The back end of every device: cosines of a block, and its evaluation.
+
+    Attributes:
+        takes_threads: Whether each thread is best given blocks of its own.
+    """
+
+    takes_threads = True
+
+    def directions(self, unit: Tensor) -> Directions:
+        """Unit vectors in the form of which cosines are made. shape: (n, p)."""
+        return unit
+
+    def cosines(self, left: Any, right: Any) -> Tensor:
+        """Cosines of the angles between directions of this back end. shape: (n, m)."""
+        cosine: Tensor = left @ right.T
+        return cosine
+
+    def evaluate(self, block: Block, out: Some, mirrored: Pair | None = None) -> EvaluatedBlock:  # noqa: ARG002
+        """Write both kernels of a block, or one of them.
+
+        Args:
+            block: The block.
+            out: Where they go.
+            mirrored: Of a symmetric matrix, where the same goes transposed: a back end may write
+                what is above the diagonal there too.
+        """
+        surface, rows, columns, cosine = block
+        low, high = surface.angles
+        series = torch.einsum("qnr,qrsk->qkns", rows.scaled, surface.coefficients.to(cosine))
+        weights = columns.scaled.mT.contiguous()
+        for i, j in _tiles(cosine):
+            place = cosine[i, j].clamp(-1.0, 1.0).acos_().sub_((low + high) / 2)
+            place.mul_(4 / (high - low)).clamp_(-2.0, 2.0)
+            for q, matrix in enumerate(out):
+                if matrix is not None:
+                    _clenshaw(series[q][:, i], weights[q][:, j], place, matrix[i, j])
+        seen = extremes(cosine)
+        return EvaluatedBlock(lambda: seen, lambda: not surface.knows(seen))
+
+    def mirror(self, matrix: Tensor, rows: slice) -> None:
+        """Copy what a strip of rows of a square matrix has above the diagonal to below it."""
+        block = matrix[rows, rows]
+        block.copy_(block.triu() + block.triu(1).T)
+        matrix[rows.stop :, rows] = matrix[rows, rows.stop :].T
+
+
+def backend_for(device: torch.device) -> Blocks:
+    """The back end of a device."""
+    return _gpu() if device.type == "cuda" else Blocks()
+
+
+@lru_cache(maxsize=1)
+def _gpu() -> Blocks:
+    """The passes of a GPU, where their compiler is installed."""
+    try:
+        from shoal.kernels.gpu.tiles import Tiles
+    except ImportError:
+        _LOGGER.warning("triton is not installed: kernels are evaluated in blocks, more slowly")
+        return Blocks()
+    return Tiles()
+
+
+def extremes(cosine: Tensor) -> Span:
+    """The least and the largest cosine."""
+    least, most = torch.aminmax(cosine)
+    return float(least), float(most)
+
+
+def _tiles(block: Tensor) -> list[tuple[slice, slice]]:
+    """Rows and columns that are computed together: on a device of many threads all of them."""
+    count, size = block.shape
+    if block.device.type != "cpu":
+        return [(slice(0, count), slice(0, size))]
+    width = min(size, _TILE[1])
+    height = max(1, _TILE[0] * _TILE[1] // width)
+    return [
+        (slice(i, min(i + height, count)), slice(j, min(j + width, size)))
+        for j in range(0, size, width)
+        for i in range(0, count, height)
+    ]
+
+
+def _clenshaw(rows: Tensor, columns: Tensor, twice: Tensor, out: Tensor) -> None:
+    """Write a Chebyshev series whose coefficients are products of thin matrices.
+
+    Args:
+        rows: Their left factors. shape: (terms, n, rank)
+        columns: Their right factor. shape: (rank, m)
+        twice: Twice the places in [-1, 1]. shape: (n, m)
+        out: Where the sums go. shape: (n, m)
+    """
+    last, before = torch.zeros_like(twice), torch.zeros_like(twice)
+    for factor in reversed(rows[1:].unbind()):
+        before.addmm_(factor, columns, beta=-1).addcmul_(twice, last)
+        last, before = before, last
+    torch.addmm(before, rows[0], columns, beta=-1, out=out)
+    out.addcmul_(twice, last, value=0.5)

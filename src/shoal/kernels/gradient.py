@@ -1,0 +1,430 @@
+r"""Gradients of kernel matrices in inputs and variances.
+
+Nothing is unrolled. Most entries have slopes that are surfaces (see :mod:`shoal.kernels.slopes`):
+these are evaluated, multiplied by the upstream gradient and summed, and gradients of cosines go
+through two matrix products. The diagonal of a symmetric matrix is a function of the norms alone;
+other entries, such as pairs of nearly parallel inputs, are differentiated one by one. Strips of
+rows are formed again, so that nothing of the size of the matrix is kept between forward and
+backward.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from shoal.core.exceptions import AccuracyError
+from shoal.core.settings import in_standard_settings
+from shoal.core.threads import side_by_side
+from shoal.kernels.approximations.surface import Surface
+from shoal.kernels.arguments import checked_samples, work_space
+from shoal.kernels.blocks import Block, Factors, Some, extremes
+from shoal.kernels.edges import angle_gradients, own_derivatives, pair_derivatives
+from shoal.kernels.function import KernelFunction
+from shoal.kernels.inputs import Inputs, pair_angles
+from shoal.kernels.plan import FEW_PAIRS, GRADIENT_COST, Plan
+from shoal.kernels.result import Kernels
+from shoal.kernels.slopes import Slopes, slopes
+from shoal.kernels.strips import Strip
+
+if TYPE_CHECKING:
+    from shoal.kernels.images.function import ImageKernels
+
+_LOGGER = logging.getLogger(__name__)
+
+Upstream = Sequence[Tensor | None]  # gradients of both kernels; None where one does not count
+
+_PAIRS = 1 << 14  # pairs that are differentiated together
+_FEW_TANGENTS = 1 << 13  # pairs whose tangents are cheaper one by one than by a surface
+
+
+Pull = Callable[[Upstream, Sequence[str]], tuple[list[Tensor], Sequence[float]]]
+"""Maps gradients of both kernels to those of all inputs, and of some variances."""
+Run = Callable[..., tuple[Kernels, Pull]]
+"""Maps inputs without gradients to their kernels, and what pulls gradients back."""
+
+
+def differentiable(
+    run: Run, function: "KernelFunction | ImageKernels", first: Tensor, second: Tensor | None
+) -> Kernels:
+    """Kernels with gradients of the first order in the inputs and in variances.
+
+    Args:
+        run: How they are computed without.
+        function: The kernels; tensors stand for some variances.
+        first: The inputs of the rows.
+        second: Those of the columns; ``None`` if they are the same.
+
+    Example:
+        >>> import torch, shoal
+        >>> x = torch.eye(2, dtype=torch.float64, requires_grad=True)
+        >>> shoal.kernel(shoal.DEQ("relu", 0.2, 0.8), x).ck.trace().backward()
+        >>> x.grad
+        tensor([[0.8889, 0.0000],
+                [0.0000, 0.8889]], dtype=torch.float64)
+    """
+    names, tensors = [name for name, _ in function.variances], [v for _, v in function.variances]
+    inputs = (first,) if second is None else (first, second)
+    if not torch.is_grad_enabled() or not any(t.requires_grad for t in (*inputs, *tensors)):
+        plain = first.detach(), None if second is None else second.detach()
+        return run(*plain, gradients=False)[0]
+    if function.architecture.ignores_input:
+        raise ValueError(
+            "a kernel with input_variance = 0 has no gradients: it is at the edge of where kernels "
+            "are defined"
+        )
+    return Kernels(*_Matrix.apply(run, names, len(inputs), *inputs, *tensors))  # type: ignore[no-untyped-call]
+
+
+def variance_tangents(
+    function: KernelFunction, x: Tensor, names: Iterable[str]
+) -> dict[str, Kernels]:
+    """Derivatives of both kernel matrices of some inputs in variances, entry by entry.
+
+    Args:
+        function: The kernels.
+        x: The inputs. shape: (n, p)
+        names: Of the variances, none of which is zero.
+
+    Returns:
+        Two symmetric matrices for each name.
+
+    Example:
+        >>> import torch, shoal
+        >>> f = shoal.kernel_function(shoal.DEQ("relu", 0.2, 0.8))
+        >>> variance_tangents(f, torch.eye(2).double(), ["input_variance"])["input_variance"].ck
+        tensor([[0.5556, 0.1863],
+                [0.1863, 0.5556]], dtype=torch.float64)
+    """
+    names, inputs = tuple(names), Inputs(checked_samples("x", x))
+    plan = Plan.of(function, inputs, inputs, few_pairs=_FEW_TANGENTS, cost=GRADIENT_COST)
+    matrix = _Derivatives(plan, names, None)
+    result = x.new_zeros(len(names), 2, len(inputs), len(inputs))
+    for strip in plan.strips(None):
+        block = result[..., strip.rows, strip.columns]
+        cosine = plan.cosines(strip)
+        single = matrix.single(strip, cosine)
+        where = single.triu(1).nonzero(as_tuple=True)
+        if matrix.slopes is not None:
+            cosine.masked_fill_(single, 0.0)
+            for surface, (ck, ntk) in zip(matrix.slopes.variances, block, strict=True):
+                matrix.evaluate(surface, strip, cosine, (ck, ntk))
+        for some, _, _, _, slope in matrix.pairs(*strip.inputs(where)):
+            block[..., where[0][some], where[1][some]] = slope[2:-1].to(block)
+        block.diagonal(dim1=-2, dim2=-1).copy_(matrix.own[2:, :, strip.rows])
+        for each in result.flatten(0, 1):
+            plan.mirror(each, strip)
+    return {name: Kernels(*matrices) for name, matrices in zip(names, result, strict=True)}
+
+
+class _Matrix(torch.autograd.Function):
+    """Both matrices."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, run: Run, names: list[str], count: int, *tensors: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(*tensors)
+        ctx.set_materialize_grads(False)  # a kernel that does not count is not evaluated
+        needed = ctx.needs_input_grad[3 + count :]
+        ctx.names = [name for name, wanted in zip(names, needed, strict=True) if wanted]
+        inputs = [t.detach() for t in tensors[:count]] + [None] * (2 - count)
+        (ck, ntk), ctx.pull = run(*inputs, gradients=True)
+        return ck, ntk
+
+    @staticmethod
+    @in_standard_settings
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
+        if all(g is None for g in gradients):
+            return (None,) * len(ctx.needs_input_grad)
+        with torch.no_grad():
+            points, variances = ctx.pull(gradients, ctx.names)
+            tensors, values = ctx.saved_tensors, iter(variances)
+            wanted = zip(
+                tensors[len(points) :], ctx.needs_input_grad[3 + len(points) :], strict=True
+            )
+            shares = [t.new_tensor(next(values)) if needed else None for t, needed in wanted]
+        into = (*points, *shares)
+        if torch.is_grad_enabled():
+            sources = *(g for g in gradients if g is not None), *tensors
+            into = tuple(
+                None if g is None else _Refusal.apply(g, *sources)  # type: ignore[no-untyped-call]
+                for g in into
+            )
+        return None, None, None, *into
+
+
+class _Refusal(torch.autograd.Function):
+    """A gradient that has none itself, and says so instead of passing for a constant."""
+
+    @staticmethod
+    def forward(ctx: Any, gradient: Tensor, *sources: Tensor) -> Tensor:  # noqa: ARG004
+        return gradient.view_as(gradient)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:  # noqa: ARG004
+        raise RuntimeError(
+            "kernel matrices have derivatives of the first order only; those of kernel_function "
+            "can be differentiated again"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _Derivatives:
+    """The first derivatives of a matrix: slopes for most entries, scalar equations for others.
+
+    Attributes:
+        plan: How the matrix is computed.
+        names: Of the variances in which it is differentiated.
+        limit: Bytes that a strip of rows may take.
+    """
+
+    plan: Plan
+    names: tuple[str, ...]
+    limit: int | None
+
+    @cached_property
+    def slopes(self) -> Slopes | None:
+        """The slopes; ``None`` if pairs are taken one by one."""
+        plan = self.plan
+        homogeneous = plan.function.architecture.positively_homogeneous
+        if plan.surface is None or (plan.pairs < FEW_PAIRS and not homogeneous):
+            return None
+        try:
+            return slopes(plan, self.names, plan.angles(self.limit))
+        except AccuracyError as error:
+            level = logging.WARNING if plan.pairs > _PAIRS else logging.INFO
+            _LOGGER.log(level, "gradients are computed pair by pair, which is slow: %s", error)
+            return None
+
+    def single(self, strip: Strip, cosine: Tensor) -> Tensor:
+        """Which entries the slopes do not cover."""
+        left, right = self.plan.left.norm[strip.rows], self.plan.right.norm[strip.columns]
+        single = ((left == 0)[:, None] | (right == 0)).expand(cosine.shape)
+        if self.slopes is None:
+            return torch.ones_like(single)
+        seen = extremes(cosine)
+        if self.slopes.left.knows(seen):
+            return single
+        least, most = self.slopes.left.cosines
+        return single | (cosine > most) | (cosine < least)
+
+    def evaluate(self, surface: Surface, strip: Strip, cosine: Tensor, out: Some) -> None:
+        """Write one of the slopes of both kernels, or of one, at a strip."""
+        rows, columns = self.factors
+        self.plan.backend.evaluate(
+            Block(surface, rows[strip.rows], columns[strip.columns], cosine), out
+        )
+
+    def pairs(self, i: Tensor, j: Tensor) -> Iterator[tuple[slice, Tensor, Tensor, Tensor, Tensor]]:
+        """Some pairs at a time: which, rows, columns, angles, :func:`pair_derivatives`."""
+        left, right = self.plan.left, self.plan.right
+        for start in range(0, len(i), _PAIRS):
+            some = slice(start, start + _PAIRS)
+            rows, columns = i[some], j[some]
+            cosine = (left.unit[rows] * right.unit[columns]).sum(-1)
+            angle = pair_angles(left, right, rows, columns, cosine)
+            slope = pair_derivatives(self.plan, self.names, rows, columns, angle)
+            yield some, rows, columns, angle, slope
+
+    @cached_property
+    def own(self) -> Tensor:
+        """Own kernels of the rows with derivatives, see :func:`own_derivatives`."""
+        norm = self.plan.left.norm
+        if self.slopes is None:
+            return own_derivatives(self.plan, self.names, norm)
+        values = self.plan.diagonal
+        found = torch.cat([values[None], self.slopes.own(norm) * values])
+        zero = norm == 0
+        if bool(zero.any()):
+            found[..., zero] = own_derivatives(self.plan, self.names, norm[zero])
+        return found
+
+    @cached_property
+    def factors(self) -> tuple[Factors, Factors]:
+        """What rows and columns contribute."""
+        plan = self.plan
+        left = self._factors_of(plan.left, plan.rows)
+        return left, left if plan.symmetric else self._factors_of(plan.right, plan.columns)
+
+    def _factors_of(self, inputs: Inputs, values: Factors) -> Factors:
+        assert self.slopes is not None
+        norm = torch.where(inputs.norm > 0, inputs.norm, inputs.norm.max())
+        return Factors(values.scale, self.slopes.left.features(norm).to(values.scale))
+
+
+def pull(
+    plan: Plan, upstream: Upstream, names: Sequence[str], limit: int | None
+) -> tuple[list[Tensor], Tensor]:
+    """Gradients of the inputs and of some variances, given those of both kernels."""
+    sums = _Gradients(_Derivatives(plan, tuple(names), limit))
+    sums.add(upstream)
+    sides = (sums.left,) if plan.symmetric else (sums.left, sums.right)
+    return [side.total() for side in sides], sums.variances
+
+
+class _InputGradients:
+    """Gradients of the inputs of the rows, or of the columns, while they are summed up."""
+
+    def __init__(self, inputs: Inputs) -> None:
+        self.inputs = inputs
+        self.units = torch.zeros_like(inputs.points)  # in the directions, not yet projected
+        self.logs = torch.zeros_like(inputs.norm)  # in the logarithms of the norms
+        self.direct = torch.zeros_like(inputs.points, dtype=torch.float64)  # in the inputs
+
+    def total(self) -> Tensor:
+        """The gradient of the inputs, in their dtype."""
+        inputs, norm = self.inputs, self.inputs.norm[:, None]
+        unit = inputs.unit.double()
+        units = self.units.double()
+        along = self.logs[:, None] - (units * unit).sum(-1, keepdim=True)
+        total = (units + along * unit) / torch.where(norm > 0, norm, 1.0)
+        return (torch.where(norm > 0, total, 0.0) + self.direct).to(inputs.points.dtype)
+
+
+class _Gradients:
+    """All gradients of one matrix, while they are summed up."""
+
+    def __init__(self, matrix: _Derivatives) -> None:
+        plan = matrix.plan
+        self.matrix = matrix
+        self.left = _InputGradients(plan.left)
+        self.right = self.left if plan.symmetric else _InputGradients(plan.right)
+        self.variances = plan.left.norm.new_zeros(len(matrix.names))
+
+    def add(self, upstream: Upstream) -> None:
+        """Add what all entries contribute, given the gradients of both kernels."""
+        matrix, plan = self.matrix, self.matrix.plan
+        if matrix.slopes is not None:  # once for all threads
+            _ = matrix.factors
+        half = work_space(matrix.limit, plan.left.points.device) // 2
+        entries = half // plan.left.points.element_size()
+        for group in _groups(plan.strips(half), entries):
+            self._add_group(group, upstream)
+        if plan.symmetric:
+            for own, gradient in zip(matrix.own.unbind(1), upstream, strict=True):
+                if gradient is not None:
+                    weighted = own * gradient.diagonal().double()
+                    self.left.logs.add_(weighted[1])
+                    self.variances.add_(weighted[2:].sum(1))
+
+    def _add_group(self, group: Sequence[Strip], upstream: Upstream) -> None:
+        """What some strips contribute: each in a thread of its own, products in all threads."""
+        matrix, plan = self.matrix, self.matrix.plan
+        rows, columns = slice(group[0].rows.start, group[-1].rows.stop), group[0].columns
+        turning = plan.left.points.new_zeros(rows.stop - rows.start, columns.stop - columns.start)
+        work = partial(_strip_gradients, matrix, upstream, turning, Strip(rows, columns))
+        found = side_by_side(work, group, in_threads=plan.backend.takes_threads)
+        for strip, (pairs, left, right, variances) in zip(group, found, strict=True):
+            if pairs is not None:
+                self._add_pairs(*pairs)
+            self.left.logs[strip.rows] += left
+            self.right.logs[strip.columns] += right
+            self.variances.add_(variances)
+        if matrix.slopes is None:
+            return
+        self.left.units[rows] += turning @ plan.right.unit[columns]
+        own = len(turning) if plan.symmetric else 0  # columns that are among the rows
+        others = slice(columns.start + own, columns.stop)
+        self.right.units[others] += turning[:, own:].T @ plan.left.unit[rows]
+
+    def _add_pairs(self, rows: Tensor, columns: Tensor, upstream: Tensor) -> None:
+        """What single pairs contribute, given their gradients. shape of these: (2, n)."""
+        plan = self.matrix.plan
+        for some, i, j, angle, slope in self.matrix.pairs(rows, columns):
+            weighted = (slope * upstream[:, some]).sum(1)
+            self.variances.add_(weighted[2:-1].sum(1))
+            turning = angle_gradients(plan, i, j, angle)
+            for q, (side, k) in enumerate(((self.left, i), (self.right, j))):
+                side.logs.index_add_(0, k, weighted[q])
+                side.direct.index_add_(0, k, weighted[-1][:, None] * turning[q])
+
+
+def _groups(parts: Iterable[Strip], entries: int) -> Iterator[list[Strip]]:
+    """Strips that follow each other: one, or as many as have so many entries."""
+    group: list[Strip] = []
+    for strip in parts:
+        if group and (strip.rows.stop - group[0].rows.start) * group[0].shape[1] > entries:
+            yield group
+            group = []
+        group.append(strip)
+    yield group
+
+
+class _Shares(NamedTuple):
+    """What a strip contributes to gradients, but for those of its cosines.
+
+    Attributes:
+        pairs: Rows and columns of entries that the slopes do not cover, and their gradients;
+            ``None`` if they cover all.
+        left: To those of the logarithms of the rows' norms.
+        right: To those of the columns' norms.
+        variances: To those of the variances.
+    """
+
+    pairs: tuple[Tensor, Tensor, Tensor] | None
+    left: Tensor
+    right: Tensor
+    variances: Tensor
+
+
+def _strip_gradients(
+    matrix: _Derivatives, upstream: Upstream, turning: Tensor, around: Strip, strip: Strip
+) -> _Shares:
+    """What a strip contributes.
+
+    Args:
+        matrix: The derivatives of the matrix.
+        upstream: The gradients of both kernels.
+        turning: Where the gradients of cosines go, mirrored if the matrix is symmetric.
+        around: The part of the matrix that has these.
+        strip: The strip, in that part.
+    """
+    plan, slope, cosine, pairs = matrix.plan, matrix.slopes, matrix.plan.cosines(strip), None
+    above = [None if u is None else _above(plan, strip, u) for u in upstream]
+    if plan.symmetric:
+        cosine.diagonal().fill_(0.0)  # which counts for nothing
+    single = matrix.single(strip, cosine)
+    if bool(single.any()):
+        where = single.nonzero(as_tuple=True)
+        values = [cosine.new_zeros(len(where[0])) if u is None else u[where] for u in above]
+        pairs = *strip.inputs(where), torch.stack(values).double()
+        cosine.masked_fill_(single, 0.0)
+        for gradient in above:
+            if gradient is not None:
+                gradient.masked_fill_(single, 0.0)
+    if slope is None:
+        return _Shares(pairs, *(cosine.new_zeros(()) for _ in range(3)))
+    work = [None if u is None else torch.empty_like(u) for u in above]
+
+    def weighted(surface: Surface) -> Tensor:
+        """The slopes of both kernels times their gradients."""
+        matrix.evaluate(surface, strip, cosine, tuple(work))
+        both = zip(work, above, strict=True)
+        parts = [k.mul_(u) for k, u in both if k is not None and u is not None]
+        return parts[0].add_(parts[1]) if len(parts) > 1 else parts[0]
+
+    total = weighted(slope.left)
+    left, right = total.sum(1, dtype=torch.float64), total.sum(0, dtype=torch.float64)
+    if slope.right is not slope.left:
+        right = weighted(slope.right).sum(0, dtype=torch.float64)
+    variances = [weighted(each).sum(dtype=torch.float64) for each in slope.variances]
+    turned = weighted(slope.angle).div_(cosine.square_().sub_(1.0).neg_().sqrt_().neg_())
+    first, height = strip.rows.start - around.rows.start, len(cosine)
+    turning[first : first + height, -cosine.shape[1] :] = turned
+    if plan.symmetric:
+        plan.backend.mirror(turning[:, : len(turning)], slice(first, first + height))
+    return _Shares(pairs, left, right, torch.stack(variances) if variances else left.new_zeros(0))
+
+
+def _above(plan: Plan, strip: Strip, gradient: Tensor) -> Tensor:
+    """The gradient of a strip; of a symmetric matrix both halves in the upper one."""
+    if not plan.symmetric:
+        return gradient[strip].clone(memory_format=torch.contiguous_format)
+    above = gradient[strip] + gradient[strip[::-1]].T
+    above[:, : len(above)].triu_(1)
+    return above

@@ -1,1 +1,0 @@
-"""Derivatives of kernels and of kernel matrices, in inputs and variances."""

@@ -1,0 +1,517 @@
+r"""Covariances of pixels: of each pixel of an image with each of another.
+
+Weights of a convolution see patches. With $H_{pq}$ the inner product of the features at pixel $p$
+of one image and $q$ of another, they see $\mathcal P(H)$, the sum over both pixels' patches, and
+so do tangents. Activations act on each pair of pixels alone. So a covariance is a field over pairs
+of pixels, and all that is new is that map of fields. The patches at $p$ and $q$ have the inner
+product $\sum_k \langle x_{p+k}, x'_{q+k} \rangle$: both move together, and $d = q - p$ stays. So
+pairs of different displacements never meet, and any set of displacements can be computed without
+the others. Taken modulo the sides of the image, there are as many displacements as pixels, each
+with one pair per pixel.
+
+For residual networks that is Du 2018, Theorem D.1; its equation 6 sums over all pairs of a
+patch's pixels where both must have moved by the same step, and lets the skip carry sums over
+patches instead of features.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Literal, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from shoal.activations import Activation, Identity
+from shoal.architectures import ImageArchitecture
+from shoal.architectures.images import patch_gain
+from shoal.architectures.layers import squared_gain
+from shoal.core.exceptions import AccuracyError, ConvergenceError
+from shoal.gaussian import dual, dual_derivative
+from shoal.gaussian.domain import within_bound
+from shoal.gaussian.moments import slope_square
+from shoal.kernels.calculi.own import SMALLEST, Own, Variances, squares_at
+from shoal.kernels.calculi.pairs import Pair, PairCalculus
+from shoal.kernels.fixed_points import Equation, field_turns, solve_field
+from shoal.kernels.recursions import Loop, Pushed, Scalar
+
+T = TypeVar("T")
+
+_EMPTY = 1e-24  # the share of the largest variance that stands for none where derivatives are taken
+_ROUNDING = 1e-15  # of covariances, before turns of the loop add up
+_LOST = 1e-2  # the share of the NTK of nearly parallel images that rounding may decide
+_PARALLEL = 1e-12  # 1 - ρ² up to which derivatives of kinks' slopes have no meaning
+
+
+@dataclass(frozen=True, eq=False)
+class PixelPairs:
+    """The pairs $(p, p + d)$ for some displacements $d$, modulo the sides.
+
+    Attributes:
+        sides: The pixels along each axis of the images.
+        patch_size: The odd side of a patch.
+        padding: What lies beyond the border.
+        displacements: The numbers of the pixels that the first one is displaced to.
+        share: What a pair of pixels counts in the sum over a patch.
+    """
+
+    sides: tuple[int, ...]
+    patch_size: int
+    padding: Literal["zeros", "circular"]
+    displacements: Tensor
+    share: float = 1.0
+
+    @classmethod
+    def of(
+        cls, architecture: ImageArchitecture, points: Tensor, displacements: Tensor
+    ) -> "PixelPairs":
+        """The pairs of some displacements in images, with the patches of an architecture."""
+        sides, size = tuple(points.shape[2:]), architecture.patch_size
+        share = size ** -len(sides) if architecture.averaged else 1.0
+        return cls(sides, size, architecture.padding, displacements.to(points.device), share)
+
+    @cached_property
+    def partner(self) -> Tensor:
+        """The number of each pixel's partner. shape: (displacements, *sides)."""
+        number = torch.zeros((), dtype=torch.int64, device=self.displacements.device)
+        for axis, side in enumerate(self.sides):
+            number = number * side + self._along(axis, self._places(axis)[1])
+        return number
+
+    def of_partner(self, images: Tensor) -> Tensor:
+        """The values of images at the partners.
+
+        Args:
+            images: One value per pixel. shape: (pairs, *sides)
+
+        Returns:
+            Shape: (pairs, displacements, *sides).
+        """
+        return images.flatten(1)[:, self.partner]
+
+    def products(self, first: Tensor, second: Tensor) -> Tensor:
+        """Inner products of pixels over channels, in float64.
+
+        Args:
+            first: Images. shape: (pairs, channels, *sides)
+            second: Their partners.
+
+        Returns:
+            Shape: (pairs, displacements, *sides).
+        """
+        products = torch.zeros((), dtype=torch.float64, device=first.device)
+        for mine, theirs in zip(first.unbind(1), second.unbind(1), strict=True):
+            products = products + mine.double()[:, None] * self.of_partner(theirs.double())
+        return products
+
+    def patch_sum(self, values: Tensor) -> Tensor:
+        """Sums over the patches of both pixels, axis by axis; beyond the border there is nothing.
+
+        Args:
+            values: Values of the pairs. shape: (pairs, displacements, *sides)
+        """
+        for axis, inside in enumerate(self._inside):
+            # in one order for all displacements: what is equal stays so to the last bit
+            shifted = self._shifted(values, axis, inside)
+            total = next(shifted).clone()
+            for one in shifted:
+                total += one
+            values = total
+        return values if self.share == 1 else self.share * values
+
+    def _shifted(self, values: Tensor, axis: int, inside: dict[int, Tensor]) -> Iterator[Tensor]:
+        """The values at the neighbors along an axis, one after the other."""
+        reach, side = self.patch_size // 2, self.sides[axis]
+        if self.padding == "circular":
+            yield from (torch.roll(values, -k, 2 + axis) for k in inside)
+        elif self._apart:
+            yield from (torch.roll(values, -k, 2 + axis) * within for k, within in inside.items())
+        else:  # pixels and themselves leave the images together
+            around = [0, 0] * len(self.sides)
+            around[-2 * axis - 2 : (-2 * axis) or None] = [reach, reach]
+            padded = torch.nn.functional.pad(values, around)
+            yield from (padded.narrow(2 + axis, k + reach, side) for k in inside)
+
+    @cached_property
+    def _apart(self) -> bool:
+        """Whether some pixels are not their own partners."""
+        return bool(self.displacements.any())
+
+    @property
+    def gain(self) -> float:
+        """The norm of a sum over patches; see ``patch_gain``."""
+        return patch_gain(self.sides, self.patch_size, self.padding, self.share)
+
+    @cached_property
+    def _inside(self) -> list[dict[int, Tensor]]:
+        """For each axis and step within a patch, which pairs both stay inside the images."""
+        reach, inside = self.patch_size // 2, []
+        for axis, side in enumerate(self.sides):
+            places, steps = self._places(axis), {}
+            for k in range(-reach, reach + 1):
+                if self.padding == "circular":
+                    within = torch.ones_like(places[1], dtype=torch.bool)
+                else:
+                    within = ((places + k >= 0) & (places + k < side)).all(0)
+                steps[k] = self._along(axis, within)
+            inside.append(steps)
+        return inside
+
+    def _places(self, axis: int) -> Tensor:
+        """Places of pixels and partners along an axis. shape: (2, displacements, side)."""
+        side, below = self.sides[axis], math.prod(self.sides[axis + 1 :])
+        step = self.displacements[:, None] // below % side
+        place = torch.arange(side, device=step.device)
+        return torch.stack(torch.broadcast_tensors(place, (place + step) % side))
+
+    def _along(self, axis: int, values: Tensor) -> Tensor:
+        """Values of the pixels of one axis, to be broadcast along the others."""
+        shape = [1] * len(self.sides)
+        shape[axis] = self.sides[axis]
+        return values.view(len(self.displacements), *shape)
+
+
+def patch_grams(architecture: ImageArchitecture, first: Tensor, second: Tensor) -> Tensor:
+    r"""Inner products of the patches of pairs of images, in float64.
+
+    Args:
+        architecture: The network, for its patches.
+        first: Images. shape: (n, channels, *sides)
+        second: Their partners.
+
+    Returns:
+        Shape: (n, pixels, pixels).
+    """
+    pixels = torch.arange(first[0, 0].numel(), device=first.device)
+    pairs = PixelPairs.of(architecture, first, pixels)
+    values = pairs.patch_sum(pairs.products(first, second)).flatten(2)
+    grams = values.new_empty(len(first), len(pixels), len(pixels))
+    grams[:, pixels, pairs.partner.flatten(1)] = values
+    return grams
+
+
+@dataclass(frozen=True, eq=False)
+class Images:
+    """The calculus of single images: of each pixel with itself. shapes: (n, *sides).
+
+    Each step is taken once, however often it is asked for: all blocks of pairs share the images.
+
+    Attributes:
+        points: The images. shape: (n, channels, *sides)
+        pairs: The pairs of pixels with themselves.
+        differentiable: Whether autograd may ask for derivatives, of the first order.
+    """
+
+    points: Tensor
+    pairs: PixelPairs
+    differentiable: bool = False
+    _steps: dict[tuple[Any, ...], Any] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(
+        cls, architecture: ImageArchitecture, points: Tensor, *, differentiable: bool = False
+    ) -> "Images":
+        """Images, with the patches of an architecture."""
+        nowhere = torch.zeros(1, dtype=torch.int64)
+        return cls(points, PixelPairs.of(architecture, points, nowhere), differentiable)
+
+    @cached_property
+    def _start(self) -> Variances:
+        return Variances(self.pairs.products(self.points, self.points)[:, 0])
+
+    @cached_property
+    def _own(self) -> Own:
+        return Own(self._start.values, differentiable=self.differentiable)
+
+    def start(self, *, gated: bool) -> tuple[Variances, float]:  # noqa: ARG002
+        """The images."""
+        return self._start, 1.0
+
+    def covariance(self, state: Variances) -> Tensor:
+        """The variances."""
+        return state.values
+
+    def patches(self, field: Any) -> Any:
+        """Sums over patches."""
+        if isinstance(field, Tensor):
+            return self._summed(field)
+        return self._once(("patches", id(field)), lambda: Variances(self._summed(field.values)))
+
+    def _summed(self, values: Tensor) -> Tensor:
+        return self.pairs.patch_sum(values[:, None])[:, 0]
+
+    def combine(self, terms: list[tuple[Scalar, Variances]], constant: Scalar = 0.0) -> Variances:
+        """The weighted sum."""
+        key = ("combine", constant, *((factor, id(state)) for factor, state in terms))
+        return self._once(key, lambda: self._own.combine(terms, constant))
+
+    def residual(self, below: Variances, pushed: Variances, skip: float, gain: float) -> Variances:
+        """The sum of features and of what a layer makes of them."""
+        key = ("residual", id(below), id(pushed), skip, gain)
+        return self._once(key, lambda: self._own.residual(below, pushed, skip, gain))
+
+    def push(self, phi: Activation, state: Variances, *, mean: bool) -> Pushed[Variances]:  # noqa: ARG002
+        """Mean squares of an activation and of its derivative, and means."""
+        return self._once(("push", phi, id(state)), lambda: self._own.push(phi, state, mean=True))
+
+    def fixed_point(self, loop: Loop, injected: Variances) -> Variances:
+        """The variances at equilibrium; the loop has one cell."""
+        (cell,) = loop.cells
+        factor = cell.weights.variance * cell.gain**2
+
+        def equation(guess: Tensor) -> tuple[Tensor, Tensor]:
+            square, growth = squares_at(cell.activation, guess)
+            return self._summed(factor * square) + injected.values, factor * growth
+
+        def solved() -> Variances:
+            unique = self._is_unique(loop, equation)
+            if not unique and cell.activation.positively_homogeneous:
+                _check_empty(injected.values)
+            found = solve_field(
+                equation,
+                injected.values,
+                self.largest(injected),
+                self._summed,
+                unique=unique,
+                differentiable=self.differentiable,
+            )
+            return Variances(found)
+
+        return self._once(("fixed point", loop, id(injected)), solved)
+
+    def _is_unique(self, loop: Loop, equation: Equation) -> bool:
+        """Whether the equation surely has one solution; for a linear one, its slope decides."""
+        gain = squared_gain(loop.cells)
+        if loop.cells[0].activation.positively_homogeneous:
+            gain = float(equation(torch.ones_like(self._start.values[:1]))[1].detach().max())
+        return gain * self.pairs.gain < 1
+
+    def turns(self, first: Tensor, ratio: Tensor) -> Tensor:
+        """The sum of all turns of a loop."""
+        return field_turns(first, ratio, self._summed, differentiable=self.differentiable)
+
+    def largest_slope(self, phi: Activation) -> float:
+        """The largest mean square of an activation's derivative at all pixels."""
+        if phi.positively_homogeneous:  # the same at all variances
+            return float(slope_square(phi, torch.ones((), dtype=torch.float64)))
+        return float(phi.lipschitz**2)
+
+    def largest(self, state: Variances) -> Tensor:
+        """The largest variance of each image. shape: (n,)."""
+        values = state.values.detach()
+        return self._once(("largest", id(state)), lambda: values.flatten(1).amax(1))
+
+    def extremes(self, state: Variances) -> Tensor:
+        """The smallest and the largest variance, empty pixels aside. shape: (2,)."""
+
+        def found() -> Tensor:
+            values = state.values.detach()
+            return torch.stack(torch.aminmax(torch.where(values > 0, values, 1.0)))
+
+        return self._once(("extremes", id(state)), found)
+
+    def _once(self, key: tuple[Any, ...], step: Callable[[], T]) -> T:
+        """What a step makes; it is kept, so that its number stays its own."""
+        key = (torch.is_grad_enabled(), *key)
+        if key not in self._steps:
+            self._steps[key] = step()
+        found: T = self._steps[key]
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Pixels(PairCalculus):
+    """The calculus of pairs of pixels. shapes: (pairs of images, displacements, *sides).
+
+    Attributes:
+        own: The images of both sides.
+        index: The numbers of the images of each pair. shapes: (pairs,)
+        pairs: The pairs of pixels.
+    """
+
+    own: Images
+    index: tuple[Tensor, Tensor]
+    pairs: PixelPairs
+
+    @cached_property
+    def same(self) -> Tensor:
+        """Which are a pixel and itself: rounding has lost the angle between equal patches."""
+        first, second = (self.own.points[i] for i in self.index)
+        same = (first == second).flatten(1).all(1)[:, None] & (self.pairs.displacements == 0)
+        return same.view(*same.shape, *[1] * len(self.pairs.sides))
+
+    def start(self, *, gated: bool) -> tuple[Pair, float]:
+        """The images."""
+        first, second = (self.own.points[i] for i in self.index)
+        return Pair(self.own.start(gated=gated)[0], self.pairs.products(first, second)), 1.0
+
+    def patches(self, field: Any) -> Any:
+        """Sums over the patches of both pixels."""
+        if isinstance(field, Pair):
+            return Pair(self.own.patches(field.own), self.pairs.patch_sum(field.covariance))
+        return self.pairs.patch_sum(field)
+
+    def push(self, phi: Activation, state: Pair, *, mean: bool) -> Pushed[Pair]:
+        """Duals of an activation and of its derivative at all pairs of pixels."""
+        pushed = self.own.push(phi, state.own, mean=mean)
+        variances, extremes = self._both(state.own.values), self.own.extremes(state.own)
+        if self.own.differentiable:  # with derivatives at empty pixels, too
+            least = _EMPTY * extremes[1]
+            variances = variances[0].clamp(min=least), variances[1].clamp(min=least)
+        points = _Points.of(variances, state.covariance, extremes)
+        elsewhere = None
+        if points.where is not None:
+            mine, theirs = self._both(pushed.state.means)
+            elsewhere = mine * theirs
+        values = points.spread(dual(phi, *points.triple), elsewhere)
+
+        def slope() -> Tensor:
+            # zero where it only multiplies zeros
+            nothing = None if elsewhere is None else torch.zeros_like(elsewhere)
+            found = points.spread(_slopes(phi, points.triple), nothing)
+            if not self.own.differentiable:
+                return found
+            return torch.where(self.same, self._both(pushed.slope())[0], found)
+
+        pair = Pair(pushed.state, values)
+        return Pushed(self._bounded(pair) if self.own.differentiable else pair, slope)
+
+    def fixed_point(self, loop: Loop, injected: Pair) -> Pair:
+        """The covariances at equilibrium; the loop has one cell."""
+        own = self.own.fixed_point(loop, injected.own)
+
+        def equation(guess: Tensor) -> tuple[Tensor, Tensor]:
+            value, slope = loop(self, self._bounded(Pair(own, guess)), injected)
+            if self._any_same:  # what is known does not change with the guess
+                slope = torch.where(self.same, 0.0, slope)
+            return value.covariance, slope
+
+        size = self.own.largest(own).sqrt()
+        found = solve_field(
+            equation,
+            self._bounded(Pair(own, injected.covariance)).covariance,
+            size[self.index[0]] * size[self.index[1]],
+            self.pairs.patch_sum,
+            unique=self._is_unique(loop),
+            differentiable=self.own.differentiable,
+        )
+        self._check_angles(loop, own, found.detach())
+        return self._bounded(Pair(own, found))
+
+    def _check_angles(self, loop: Loop, own: Variances, covariance: Tensor) -> None:
+        r"""See that covariances tell the angles that the NTK depends on.
+
+        With a gain $g$, rounding moves $1 - \cos\theta \approx \theta^2/2$ by $\epsilon/(1 - g)$,
+        and all turns of the loop add up to $1/(1 - g + \theta/\pi)$ for the ReLU.
+        """
+        (cell,) = loop.cells
+        rest = 1 - self._gain(loop)
+        bent = cell.activation.positively_homogeneous and cell.activation.kinks
+        if not bent or rest <= 0 or 2 * _ROUNDING / rest <= (math.pi * rest * _LOST) ** 2:
+            return
+        a, b = (values.detach().clamp(min=SMALLEST).sqrt() for values in self._both(own.values))
+        angle = (2 * (1 - covariance / (a * b)).clamp(min=0.0)).sqrt()
+        moved = (angle.square() + 2 * _ROUNDING / rest).sqrt() - angle
+        lost = moved / (math.pi * rest + angle)
+        largest = float(torch.where(self.same | (covariance == 0), 0.0, lost).max())
+        if largest > _LOST:
+            raise AccuracyError(
+                "the NTK of nearly parallel images is lost in rounding: recurrent_variance is at "
+                f"{1 - rest:.8g} of the edge of existence, where it is known up to a share of "
+                f"{largest:.1g} only; lower recurrent_variance"
+            )
+
+    def _is_unique(self, loop: Loop) -> bool:
+        r"""Whether the equation surely has one solution, the variances being known.
+
+        $|\mathbb E[\varphi'(u)\varphi'(v)]|$ is at most the larger mean square of $\varphi'$.
+        """
+        return self._gain(loop) < 1
+
+    def _gain(self, loop: Loop) -> float:
+        """A bound of the factor by which a turn of the loop multiplies changes."""
+        (cell,) = loop.cells
+        slope = self.own.largest_slope(cell.activation)
+        gain = squared_gain((replace(cell, activation=Identity()),)) * slope
+        return min(gain, squared_gain(loop.cells)) * self.pairs.gain
+
+    def turns(self, first: Tensor, ratio: Tensor) -> Tensor:
+        """The sum of all turns of a loop."""
+        differentiable = self.own.differentiable
+        return field_turns(first, ratio, self.pairs.patch_sum, differentiable=differentiable)
+
+    def _both(self, values: Tensor | float) -> tuple[Tensor, Tensor]:
+        assert isinstance(values, Tensor)
+        i, j = self.index
+        return values[i, None], self.pairs.of_partner(values[j])
+
+
+def _check_empty(injected: Tensor) -> None:
+    r"""See that nothing enters a loop of a gain of one or more whose variances are linear.
+
+    $\Lambda = g P \Lambda + \beta$ has no solution $\Lambda \ge 0$ otherwise: with Perron's vector
+    $v$ of $P$, $(1 - g \rho) \langle v, \Lambda \rangle = \langle v, \beta \rangle > 0$.
+    """
+    if bool(injected.detach().any()):
+        raise ConvergenceError(
+            "the fixed point of the covariance of pixels does not exist: recurrent_variance times "
+            "the mean square of the activation at unit variance, times the gain of the patches "
+            "(patch_gain of the architecture), must be below 1"
+        )
+
+
+def _slopes(phi: Activation, triple: tuple[Tensor, ...]) -> Tensor:
+    r"""$\mathbb{E}[\varphi'(u)\varphi'(v)]$, with derivatives.
+
+    Those of kinks are infinite where $u = \pm v$, and of both signs beside it: the mean is taken.
+    """
+    a, b, c = triple
+    if not phi.kinks or not any(t.requires_grad for t in triple):
+        return dual_derivative(phi, a, b, c)
+    with torch.no_grad():
+        values, near = dual_derivative(phi, a, b, c), c.square() > (1 - _PARALLEL) * a * b
+        same = near & (c > 0)
+    apart = dual_derivative(
+        phi, *(torch.where(near, v, t) for t, v in ((a, 1.0), (b, 1.0), (c, 0.0)))
+    )
+    own = slope_square(phi, torch.where(same, (a + b) / 2, 1.0))
+    along = values + own - own.detach()
+    return torch.where(near, torch.where(same, along, values), apart)
+
+
+class _Points(NamedTuple):
+    """The arguments of duals: all pairs of pixels neither of which is empty.
+
+    Attributes:
+        triple: Variances, the partners' variances, and covariances. Those at the end stand for the
+            extreme variances of all images: duals make tables for the range that they see, and all
+            blocks shall share them.
+        where: Which pairs of pixels they belong to; ``None`` for all.
+        shape: That of all pairs of pixels.
+    """
+
+    triple: tuple[Tensor, ...]
+    where: Tensor | None
+    shape: torch.Size
+
+    @classmethod
+    def of(
+        cls, variances: tuple[Tensor, Tensor], covariance: Tensor, extremes: Tensor
+    ) -> "_Points":
+        """The arguments at some pairs of pixels."""
+        triple = torch.broadcast_tensors(*variances, within_bound(*variances, covariance))
+        empty = any(bool((variance == 0).any()) for variance in variances)
+        where = (triple[0] > 0) & (triple[1] > 0) if empty else None
+        chosen = (t.reshape(-1) if where is None else t[where] for t in triple)
+        ends = (extremes, extremes, torch.zeros_like(extremes))
+        joined = tuple(torch.cat(both) for both in zip(chosen, ends, strict=True))
+        return cls(joined, where, covariance.shape)
+
+    def spread(self, found: Tensor, elsewhere: Tensor | None) -> Tensor:
+        """What was found at the points, and what is elsewhere."""
+        found = found[:-2]
+        if self.where is None:
+            return found.view(self.shape)
+        assert elsewhere is not None
+        return elsewhere.masked_scatter(self.where, found)

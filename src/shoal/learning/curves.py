@@ -1,0 +1,523 @@
+r"""Errors of kernel regression against the number of samples, predicted from those at hand.
+
+For eigenvalues $\lambda_i$ of the kernel's operator, a ridge regression on $n$ samples learns a
+share $L_i = \lambda_i/(\lambda_i + \kappa)$ of each component, with one effective regularization
+$\kappa$ (Simon et al. 2021). If only $m$ random features of the kernel are seen, they act on
+functions as samples act on features, so that
+$$\lambda = \kappa\,(n - \textstyle\sum_i L_i)(1 - \sum_i L_i/m),$$
+which is the pair of equations of Defilippis, Loureiro and Misiakiewicz (2024) without the square
+root that eliminates one of them; $m$ is infinite for the kernel itself.
+
+Nothing of the operator need be known. With $G = (K + \delta I)^{-1}$ of the $N$ samples at hand,
+$\kappa = 1/\operatorname{tr} G$ and $\sum_i L_i = N - \delta \operatorname{tr} G$ belong to some
+ridge $\delta$, which is found from the equation above. The sum of squares $\sum_i L_i^2$, by which
+single training sets differ, is $N - (\operatorname{tr} G)^2/\operatorname{tr} G^2$, and the error
+at $(N, \delta)$ is that of leaving out each sample.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import scipy  # whose parts are imported where they are first used
+import torch
+from torch import Tensor
+
+from shoal.architectures import Architecture, ImageArchitecture, ImplicitArchitecture
+from shoal.core.checks import integer, items, seeded
+from shoal.core.exceptions import AccuracyError
+from shoal.core.figures import Axes, Figure, empty_figure
+from shoal.core.settings import in_standard_settings
+from shoal.kernels import KernelFunction
+from shoal.learning.decomposition import Decomposition, decompose
+from shoal.learning.problem import Problem, Which, targets_or_indicators
+from shoal.learning.ridges import Criterion, checked_criterion, path_of
+
+_FEWEST = 32  # samples from which anything is predicted
+_MOST = 16  # times the samples, for default sizes
+_SHARES = (8, 4, 2)  # of the samples, on which predictions are checked
+_DRAWS = 8  # of the fluctuation of outputs
+_PEAK = 1e-12  # as many features as samples, and no ridge: the error has no bound
+_BLUE, _ORANGE, _GREEN, _GRAY = "#0072B2", "#E69F00", "#009E73", "#444444"
+
+
+@in_standard_settings
+def learning_curve(
+    architecture: Architecture | KernelFunction,
+    x: Any,
+    y: Any,
+    sizes: Iterable[int] | None = None,
+    *,
+    ridge: float | Criterion = "loo",
+    which: Which = "ntk",
+    trainable: Iterable[str] | None = None,
+    width: int | None = None,
+    memory: int | str | None = None,
+    repeats: int = 5,
+    seed: int = 0,
+) -> "LearningCurve":
+    r"""Predict training and test errors of kernel ridge regression against the number of samples.
+
+    One eigendecomposition of their kernel matrix predicts all sizes, smaller ones and, with a
+    ridge, larger ones too: a regression on $n$ samples with ridge $\lambda$ has the same effective
+    regularization as one on all $N$ samples with another ridge, whose leave-one-out errors are
+    known. The predictions are checked on the data themselves, on an eighth, a quarter and a half of
+    the samples, and from one half of the samples for a larger size; the deviations of these checks
+    go into the uncertainty, and their reach limits the sizes that are predicted.
+
+    Args:
+        architecture: The network, or its kernel function.
+        x: Inputs of shape (N, p).
+        y: Targets of shape (N,) or (N, q); or classes, integers or strings of shape (N,), which are
+            regressed as indicators and give error rates too.
+        sizes: Numbers of training samples; by default from 16 to the limit of the prediction.
+        ridge: $\lambda \ge 0$, of $(K + \lambda I)\alpha = y$, the same for all sizes; or
+            ``"loo"``, ``"gcv"`` or ``"likelihood"``, which choose it for all samples.
+        which: The kernel.
+        trainable: Groups of parameters that the NTK counts; all by default.
+        width: For the CK, the width of a network whose readout alone is trained, with one hidden
+            layer or an equilibrium; errors are then means over networks too. Infinite by default.
+            For the NTK, see :func:`~shoal.kernels.kernel_function`.
+        memory: Most bytes to use; see :func:`shoal.kernel_regression`.
+        repeats: Number of random choices of samples that each check is a mean over.
+        seed: Seed of these.
+
+    Raises:
+        ValueError: If an argument does not fit, or the matrix does not fit into the memory.
+        AccuracyError: If the matrix is zero or singular, or squares of targets overflow.
+
+    Example:
+        >>> import torch, shoal
+        >>> x = torch.nn.functional.normalize(torch.randn(200, 5, generator=torch.manual_seed(0)))
+        >>> deq = shoal.DEQ("relu", recurrent_variance=0.2, input_variance=0.8)
+        >>> y = x[:, 0] * x[:, 1] + 0.1 * torch.randn(200, generator=torch.manual_seed(1))
+        >>> curve = shoal.learning_curve(deq, x, y, sizes=[50, 100, 200, 5000], ridge=0.1)
+        >>> curve.test_error
+        tensor([0.0177, 0.0136, 0.0121,    nan], dtype=torch.float64)
+    """
+    features = math.inf if width is None or which != "ck" else float(_checked_width(width))
+    targets, classes = targets_or_indicators(y)
+    criterion = checked_criterion("ridge", ridge) if isinstance(ridge, str) else None
+    options: dict[str, Any] = {"trainable": trainable}
+    options["width"] = width if math.isinf(features) else None
+    given = 0.0 if isinstance(ridge, str) else ridge
+    problem = Problem.of(architecture, x, targets, given, which, memory, **options)
+    if math.isfinite(features):
+        _check_features(problem)
+    integer("repeats", repeats, at_least=1)
+    seeded("seed", seed)
+    if problem.size < _FEWEST:
+        raise ValueError(f"x must have at least {_FEWEST} samples, got {problem.size}")
+    asked = (
+        None if sizes is None else [integer("sizes", n, at_least=1) for n in items("sizes", sizes)]
+    )
+    if asked == []:
+        raise ValueError("sizes must have at least one number, got none")
+    matrix, parts = decompose(problem)
+    y = problem.y
+    chosen = path_of(parts, y).best(criterion) if criterion else problem.ridge
+    wide = Subsampling(parts, y, chosen, classes)
+    generator = torch.Generator().manual_seed(seed)
+    some = torch.randperm(problem.size, generator=generator)[: problem.size // 2].to(y.device)
+    half = Subsampling(Decomposition.of(matrix[some][:, some]), y[some], chosen, classes)
+    if min(wide.limit, half.limit) < 1:
+        raise AccuracyError(
+            f"the kernel matrix is singular within rounding: with a ridge of {chosen:g} not even "
+            "one sample can be predicted from; take a larger ridge"
+        )
+    known = math.floor(min(wide.samples, wide.limit))
+    largest = math.floor(min(wide.samples, half.limit))
+    checks = [_check(matrix, wide, wide, max(1, known // s), repeats, seed) for s in _SHARES]
+    reach = [_check(matrix, wide, half, largest, repeats, seed)] if largest > half.samples else []
+    whole = replace(wide, width=features)
+    limit = whole.size_up_to(min(wide.limit, wide.samples * largest / half.samples))
+    asked = _default_sizes(min(limit, _MOST * wide.samples)) if asked is None else asked
+    within = math.sqrt(sum(c.deviation**2 for c in checks) / len(checks))
+    beyond = max([within, *(abs(c.deviation) for c in reach)])
+    nothing = Prediction(*(math.nan,) * 5)
+    rows = [whole.predict(size, seed) if size <= limit else nothing for size in asked]
+    test, bias, train, deviation, rate = torch.tensor(rows, dtype=torch.float64).unbind(1)
+    count = torch.tensor(asked, dtype=torch.float64)
+    misfit = torch.where(count <= whole.size_up_to(wide.samples), within, beyond) * test
+    return LearningCurve(
+        torch.tensor(asked),
+        chosen,
+        test,
+        bias,
+        test - bias,
+        train,
+        rate if classes else None,
+        torch.hypot(deviation, misfit),
+        limit,
+        wide.samples,
+        (*checks, *reach),
+    )
+
+
+def _checked_width(width: int) -> int:
+    return integer("width", width, at_least=1)
+
+
+def _check_features(problem: Problem) -> None:
+    """Refuse networks of finite width about which no theory is known."""
+    architecture = problem.function.architecture
+    of_images = isinstance(architecture, ImageArchitecture)
+    if of_images:
+        raise ValueError(
+            "width is for vectors: features of images are of channels and pixels, and not "
+            f"drawn independently, got {architecture!r}"
+        )
+    layers = getattr(architecture, "activations", (None, None))
+    if not isinstance(architecture, ImplicitArchitecture) and len(layers) != 1:
+        raise ValueError(
+            "width is for one hidden layer or an equilibrium, since features of more layers depend "
+            f"on each other, got {architecture!r}; with features of the layers below as x, give "
+            "the last layer"
+        )
+
+
+def _default_sizes(limit: float) -> list[int]:
+    """Four in each octave, from 16 to the limit, or all up to that if it is smaller."""
+    top = math.floor(limit)
+    if top <= 16:
+        return list(range(1, top + 1))
+    steps = math.ceil(4 * math.log2(top / 16))
+    return sorted({*(round(16 * (top / 16) ** (k / steps)) for k in range(steps + 1)), top})
+
+
+class Learned(NamedTuple):
+    r"""Sums over components at one effective regularization.
+
+    Attributes:
+        freedom: $\sum_i L_i$.
+        squares: $\sum_i L_i^2$.
+        bias: $\sum_i (1 - L_i)^2 v_i^2 + \sigma^2$, the error of the mean predictor for a target
+            with coefficients $v_i$ and noise of variance $\sigma^2$.
+        cross: $\sum_i L_i (1 - L_i) v_i^2$, by which features differ.
+    """
+
+    freedom: float
+    squares: float
+    bias: float
+    cross: float
+
+    def test_error(self, size: int, width: float) -> float:
+        """The error on new samples, a mean over training sets, and over networks of the width."""
+        first, second = self.freedom, self.squares
+        few = (first - second) / (width - second)
+        spread = (1 - first / width) ** 2 * second / (1 - second / width)
+        overlap = (first**2 / width + spread) / size
+        return (self.bias + few * self.cross) / max(1 - overlap, _PEAK)
+
+
+def solve_regularization(
+    learned: Callable[[float], tuple[float, float]],
+    low: float,
+    size: int,
+    ridge: float,
+    width: float,
+) -> float:
+    r"""The place, from ``low`` on, at which $\kappa$ is that of a regression.
+
+    Args:
+        learned: $\sum_i L_i$ and $1/\kappa$ at a place; both fall.
+        low: The first place; the answer, if the regression learns more than at any.
+        size: $n$.
+        ridge: $\lambda$.
+        width: $m$.
+    """
+
+    def excess(place: float) -> float:
+        freedom, inverse = learned(place)
+        return ridge * inverse - (size - freedom) * (1 - freedom / width)
+
+    full = _falling_root(lambda place: learned(place)[0] - min(size, width), low)
+    return _falling_root(excess, full) if ridge > 0 else full
+
+
+def _falling_root(function: Callable[[float], float], low: float) -> float:
+    """The place where a function falls to zero, or ``low`` if it is not above zero there."""
+    if function(low) <= 0:
+        return low
+    top = 2 * low or 1.0
+    while function(top) > 0:
+        top *= 16
+    return float(scipy.optimize.brentq(function, low, top, xtol=1e-300, rtol=1e-12, maxiter=1000))
+
+
+class Prediction(NamedTuple):
+    """Predicted errors for one size.
+
+    Attributes:
+        test: The error on new samples.
+        bias: The error of the mean predictor.
+        train: The error on the training samples.
+        deviation: The standard error of ``test``, from the spread over the samples at hand.
+        rate: The share of new samples that are classified wrong, or NaN.
+    """
+
+    test: float
+    bias: float
+    train: float
+    deviation: float
+    rate: float
+
+
+@dataclass(frozen=True, eq=False)
+class Subsampling:
+    """Regressions with a ridge on any number of samples, seen from those at hand.
+
+    Attributes:
+        parts: The decomposed kernel matrix of the samples at hand.
+        targets: Their targets. shape: (N, q)
+        ridge: Ridge of the regressions.
+        classes: Whether the largest target of a sample is its class.
+        width: Number of random features in the place of the kernel.
+    """
+
+    parts: Decomposition
+    targets: Tensor
+    ridge: float
+    classes: bool
+    width: float = math.inf
+
+    @property
+    def samples(self) -> int:
+        """Number of samples at hand."""
+        return len(self.parts.values)
+
+    @cached_property
+    def _coefficients(self) -> Tensor:
+        return self.parts.project(self.targets)
+
+    @property
+    def least(self) -> float:
+        """The least ridge on all samples from which anything can be read."""
+        return max(0.0, 10 * self.parts.rounding - float(self.parts.values[0]))
+
+    @property
+    def limit(self) -> float:
+        """The largest size that a ridge on all samples corresponds to, without a width."""
+        return self._kernel_size(self.least)
+
+    def size_up_to(self, limit: float) -> float:
+        """The largest size from which as much is learned as from so many without a width."""
+        if math.isinf(self.width):
+            return limit
+        other = _falling_root(lambda place: self._kernel_size(place) - limit, self.least)
+        freedom, trace = self._learned(other)
+        if freedom >= self.width:
+            return math.inf
+        return freedom + self.ridge * trace / (1 - freedom / self.width)
+
+    def _learned(self, other: float) -> tuple[float, float]:
+        """Degrees of freedom, and the inverse of the effective regularization."""
+        trace = float((1 / (self.parts.values + other)).sum())
+        return self.samples - other * trace, trace
+
+    def _kernel_size(self, other: float) -> float:
+        """The number of samples that corresponds to another ridge on all, without a width."""
+        freedom, trace = self._learned(other)
+        return freedom + self.ridge * trace
+
+    def other_ridge(self, size: int) -> float:
+        """The ridge on all samples that corresponds to a number of samples, up to the limit."""
+        if size == self.samples and math.isinf(self.width) and self.ridge >= self.least:
+            return self.ridge
+        return solve_regularization(self._learned, self.least, size, self.ridge, self.width)
+
+    def predict(self, size: int, seed: int) -> Prediction:
+        """Errors with a number of samples, up to the limit."""
+        parts, other = self.parts, self.other_ridge(size)
+        inverse = parts.inverse(other)
+        relative = inverse / inverse.max()  # whose squares neither overflow nor underflow
+        alpha = parts.vectors @ (inverse[:, None] * self._coefficients)
+        diagonal = parts.inverse_diagonal(inverse)[:, None]
+        errors = alpha / diagonal  # leaving out each
+        squares = errors.square().mean(1)
+        mean = float(squares.mean())
+        here = float(relative.sum() ** 2 / relative.square().sum()) / self.samples
+        freedom, trace = self._learned(other)
+        bias = here * mean
+        cross = max(0.0, float((self.targets * errors).mean()) - bias)
+        learned = Learned(freedom, self.samples * (1 - here), bias, cross)
+        test = learned.test_error(size, self.width)
+        residual = self.ridge if math.isinf(self.width) else (size - freedom) / trace
+        fitted = float((residual * self.samples / size * alpha).square().mean())
+        spread = float((squares / mean).std()) if mean > 0 else 0.0
+        deviation = test * spread / math.sqrt(_independent(relative))
+        rate = math.nan
+        if self.classes:
+            known = mean * (1 - here)  # the variance with all samples
+            extra = test - bias - known
+            of_samples = learned.test_error(size, math.inf) - bias - known
+            of_samples = extra if math.isinf(self.width) else min(max(of_samples, 0.0), extra)
+            moves = (of_samples, extra - of_samples)
+            rate = self._rate(inverse, diagonal, errors, here, moves, seed)
+        train = test / mean * fitted if mean > 0 else 0.0
+        return Prediction(test, bias, train, deviation, rate)
+
+    def _rate(
+        self,
+        inverse: Tensor,
+        diagonal: Tensor,
+        errors: Tensor,
+        here: float,
+        extra: tuple[float, float],
+        seed: int,
+    ) -> float:
+        r"""The share that is classified wrong, with more variance from samples and from features.
+
+        A sample is predicted by $-\sum_{j \ne i} G_{ij} y_j/G_{ii}$ without it. Errors of random
+        signs in the place of targets make the fluctuation between training sets, with weights and
+        classes as they are. Networks differ by a covariance $\sum_i L_i (1 - L_i) v_i v_i^T$
+        between outputs.
+        """
+        mean, targets = float(errors.square().mean()), self.targets
+        if sum(extra) < -1e-6 * mean:  # larger sets fluctuate less, which cannot be added
+            return math.nan
+        values, right = targets - errors, targets.argmax(1)
+        generator = torch.Generator().manual_seed(seed)
+        known = mean * (1 / here - 1)  # the variance of the errors of random signs
+        scale = math.sqrt(max(extra[0], 0.0) / known) if known > 0 else 0.0
+        rates = []
+        for _ in range(_DRAWS):
+            sign = 2 * torch.randint(0, 2, (len(errors), 1), generator=generator) - 1
+            random, vectors = sign.to(errors) * errors, self.parts.vectors
+            moved = vectors @ (inverse[:, None] * (vectors.T @ random)) / diagonal - random
+            outputs = values + scale * moved
+            if extra[1] > 0:
+                moments = targets.T @ errors - here * errors.T @ errors
+                squares, axes = torch.linalg.eigh(moments + moments.T)
+                squares = squares.clamp_min(0.0)
+                root = axes * (squares / squares.mean()).sqrt() if squares[-1] > 0 else 0 * axes
+                normal = torch.randn(errors.shape, generator=generator, dtype=torch.float64)
+                outputs = outputs + math.sqrt(extra[1]) * normal.to(errors) @ root.T
+            rates.append(float((outputs.argmax(1) != right).double().mean()))
+        return sum(rates) / _DRAWS
+
+
+def _independent(relative: Tensor) -> float:
+    r"""The number of independent errors that leave-one-out errors are worth.
+
+    They are $G y$ but for scales. If $y$ were noise, the sum of their squares would vary by
+    $2 \operatorname{tr} G^4/(\operatorname{tr} G^2)^2$ relative to its square, instead of $2/N$.
+    """
+    squares = relative.square()
+    return float(squares.sum() ** 2 / squares.square().sum())
+
+
+@dataclass(frozen=True)
+class Check:
+    """A regression on some of the samples, measured on others, beside its prediction.
+
+    Attributes:
+        size: Number of samples of the regression.
+        source: Number of samples that the prediction is from: all, or half of them.
+        predicted: The predicted test error.
+        measured: The mean squared error on the other samples, a mean over repetitions.
+        measured_rate: The share of these that are classified wrong, where there are classes.
+    """
+
+    size: int
+    source: int
+    predicted: float
+    measured: float
+    measured_rate: float | None
+
+    @property
+    def deviation(self) -> float:
+        """Predicted over measured, less one."""
+        if self.measured == 0:
+            return 0.0 if self.predicted == 0 else math.inf
+        return self.predicted / self.measured - 1
+
+
+def _check(
+    matrix: Tensor, whole: Subsampling, source: Subsampling, size: int, repeats: int, seed: int
+) -> Check:
+    """Do regressions on some of all samples, or leave out each, and compare with a prediction."""
+    predicted, targets = source.predict(size, seed).test, whole.targets
+    errors, rates = [], []
+    generator = torch.Generator().manual_seed(seed)
+    if size == whole.samples:
+        left_out = whole.predict(size, seed)
+        errors, rates, repeats = [left_out.test], [left_out.rate], 0
+    for _ in range(repeats):
+        order = torch.randperm(whole.samples, generator=generator).to(targets.device)
+        given, new = order[:size], order[size:]
+        columns = matrix[:, given]
+        inner = columns[given]
+        inner.diagonal().add_(whole.ridge + whole.least)
+        values = columns[new] @ torch.linalg.solve(inner, targets[given])
+        errors.append(float((values - targets[new]).square().mean()))
+        rates.append(float((values.argmax(1) != targets[new].argmax(1)).double().mean()))
+    rate = sum(rates) / len(rates) if whole.classes else None
+    return Check(size, source.samples, predicted, sum(errors) / len(errors), rate)
+
+
+@dataclass(frozen=True, eq=False)
+class LearningCurve:
+    r"""Predicted errors of kernel ridge regression against the number of samples.
+
+    All errors are mean squares over samples and outputs, and expectations over training sets. They
+    are NaN for sizes beyond the limit.
+
+    Attributes:
+        sizes: Numbers of training samples. shape: (s,), like all tensors here
+        ridge: $\lambda$.
+        test_error: On new samples of the same kind, noise included: ``bias + variance``.
+        bias: The error of the mean predictor over training sets: the noise, and the part of the
+            target that so many samples cannot teach.
+        variance: The additional error of single training sets.
+        train_error: On the training samples themselves.
+        error_rate: The share of new samples that are classified wrong by the largest output; for
+            targets that are classes, up to ``samples``.
+        uncertainty: One standard deviation of ``test_error``: sampling errors, and the deviations
+            of the checks.
+        limit: The largest size that is predicted.
+        samples: Number of samples that it was predicted from.
+        checks: Measured errors, beside those predicted.
+    """
+
+    sizes: Tensor
+    ridge: float
+    test_error: Tensor
+    bias: Tensor
+    variance: Tensor
+    train_error: Tensor
+    error_rate: Tensor | None
+    uncertainty: Tensor
+    limit: float
+    samples: int
+    checks: tuple[Check, ...] = field(default=(), repr=False)
+
+    def plot(self) -> Figure:
+        """Errors against the number of samples, with the checks, and error rates of classes."""
+        count = 1 if self.error_rate is None else 2
+        figure = empty_figure(5.2 * count, 3.6)
+        panels: list[Axes] = list(figure.subplots(1, count, squeeze=False).flat)
+        errors = panels[0]
+        low, high = (self.test_error + sign * self.uncertainty for sign in (-1, 1))
+        errors.fill_between(self.sizes, low.clamp_min(0), high, color=_BLUE, alpha=0.2, linewidth=0)
+        errors.plot(self.sizes, self.test_error, color=_BLUE, label="new samples")
+        errors.plot(self.sizes, self.bias, "--", color=_BLUE, label="of these, bias")
+        errors.plot(self.sizes, self.train_error, color=_ORANGE, label="training samples")
+        errors.set_title(f"mean squared error, λ = {self.ridge:g}")
+        sizes = [check.size for check in self.checks]
+        measured = [[check.measured for check in self.checks]]
+        if self.error_rate is not None:
+            panels[1].plot(self.sizes, self.error_rate, color=_GREEN, label="new samples")
+            panels[1].set_title("share of wrong classes")
+            measured.append([check.measured_rate or 0.0 for check in self.checks])
+        for axes, values in zip(panels, measured, strict=True):
+            axes.plot(sizes, values, "o", color=_GRAY, label="measured")
+            axes.set_xscale("log")
+            if axes is not errors or bool((self.train_error > 0).any()):
+                axes.set_yscale("log", nonpositive="mask")
+            axes.set_xlabel("training samples")
+            axes.grid(color="#e4e4e4", linewidth=0.6)
+            axes.legend(framealpha=0.7, edgecolor="none")
+        return figure

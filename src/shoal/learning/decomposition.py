@@ -1,0 +1,138 @@
+r"""$K = U \Lambda U^T$, from which every ridge and every time of training is read."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from shoal.core.exceptions import AccuracyError
+from shoal.learning.problem import Problem
+from shoal.numerics import Operator
+
+_ARRAYS = 4  # of the size of the matrix: it, its vectors, and what the decomposition works in
+_SMALL = 1e-150  # targets, whose squares and their sums are numbers still
+
+
+@dataclass(frozen=True, eq=False)
+class Decomposition:
+    r"""A positive semidefinite matrix $K = U \Lambda U^T$.
+
+    Attributes:
+        values: $\Lambda$, ascending, not below zero. shape: (n,)
+        vectors: $U$. shape: (n, n)
+        negative: Size of the least eigenvalue, if rounding made it negative; zero otherwise.
+
+    Example:
+        >>> import torch
+        >>> parts = Decomposition.of(torch.tensor([[3.0, 1.0], [1.0, 3.0]]).double())
+        >>> parts.values
+        tensor([2., 4.], dtype=torch.float64)
+        >>> parts.shifted(1.0).solve(torch.tensor([[5.0], [5.0]]).double()).T.round(decimals=9)
+        tensor([[1., 1.]], dtype=torch.float64)
+    """
+
+    values: Tensor
+    vectors: Tensor
+    negative: float
+
+    @classmethod
+    def of(cls, matrix: Tensor) -> "Decomposition":
+        """Decompose a symmetric matrix in float64."""
+        values, vectors = torch.linalg.eigh(matrix)
+        return cls(values.clamp_min(0.0), vectors, max(0.0, -float(values[0])))
+
+    @cached_property
+    def rounding(self) -> float:
+        """Error of the eigenvalues."""
+        return len(self.values) * torch.finfo(self.values.dtype).eps * float(self.values[-1])
+
+    def project(self, b: Tensor) -> Tensor:
+        r"""$U^T B$."""
+        return self.vectors.T @ b
+
+    def inverse(self, ridge: float) -> Tensor:
+        r"""$1/(\Lambda + \lambda)$, or a refusal where that is nothing but rounding."""
+        if not float(self.values[0]) + ridge > self.rounding:
+            raise AccuracyError(
+                f"the kernel matrix plus a ridge of {ridge:.3g} is singular within rounding, which "
+                f"is {self.rounding:.1e}: take a larger ridge, or leave out equal samples"
+            )
+        return 1 / (self.values + ridge)
+
+    def inverse_diagonal(self, inverse: Tensor) -> Tensor:
+        r"""The diagonal of $U \operatorname{diag}(v) U^T$, for one $v$ or several in columns."""
+        return torch.cat([rows.square() @ inverse for rows in self.vectors.split(1024)])
+
+    def shifted(self, ridge: float) -> "ShiftedDecomposition":
+        r"""$K + \lambda I$."""
+        return ShiftedDecomposition(self, self.inverse(ridge))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ShiftedDecomposition(Operator):
+    r"""$K + \lambda I$, whose inverse is known.
+
+    Attributes:
+        parts: $K$.
+        inverse: $1/(\Lambda + \lambda)$. shape: (n,)
+    """
+
+    parts: Decomposition
+    inverse: Tensor
+
+    @property
+    def shape(self) -> torch.Size:
+        """Rows and columns."""
+        return self.parts.vectors.shape
+
+    @property
+    def _entries(self) -> Tensor:
+        return self.inverse
+
+    def product(self, vectors: Tensor) -> Tensor:
+        r"""$(K + \lambda I) V$."""
+        return self.parts.vectors @ (self.parts.project(vectors) / self.inverse[:, None])
+
+    _product = product
+
+    def solve(self, b: Tensor) -> Tensor:
+        r"""$(K + \lambda I)^{-1} B$."""
+        return self.parts.vectors @ (self.parts.project(b) * self.inverse[:, None])
+
+    def quadratic(self, b: Tensor) -> Tensor:
+        r"""$b^T (K + \lambda I)^{-1} b$ of each column."""
+        return self.inverse @ self.parts.project(b).square()
+
+    def inverse_diagonal(self) -> Tensor:
+        r"""The diagonal of $(K + \lambda I)^{-1}$."""
+        return self.parts.inverse_diagonal(self.inverse)
+
+    def logdet(self) -> float:
+        r"""$\log\det(K + \lambda I)$."""
+        return -float(self.inverse.log().sum())
+
+
+def check_decomposition(problem: Problem) -> None:
+    """Refuse a problem whose matrix cannot be decomposed, or whose targets cannot be squared."""
+    largest = float(problem.y.abs().max())
+    if not (largest == 0 or _SMALL <= largest <= 1 / _SMALL):
+        side, way = ("over", "down") if largest > 1 else ("under", "up")
+        raise AccuracyError(f"the squares of these targets {side}flow: scale y {way}")
+    needed = _ARRAYS * 8 * problem.size**2
+    problem.check_room("an eigendecomposition", needed, "or fewer samples")
+
+
+def decompose(problem: Problem) -> tuple[Tensor, Decomposition]:
+    """The matrix of a problem, and its decomposition.
+
+    Raises:
+        ValueError: If they do not fit into the memory.
+        AccuracyError: If the matrix is zero, or if squares of targets overflow or underflow.
+    """
+    check_decomposition(problem)
+    matrix = problem.matrix()
+    parts = Decomposition.of(matrix)
+    if not float(parts.values[-1]) > 0:
+        raise AccuracyError("the kernel matrix is zero: there is nothing to learn from it")
+    return matrix, parts

@@ -1,8 +1,0 @@
-"""Training and test errors, predicted from kernels alone."""
-
-from shoal.learning.prediction.hermite_law import HermiteLaw
-from shoal.learning.prediction.hermite_spectrum import HermiteSpectrum
-from shoal.learning.prediction.learning_curve import learning_curve
-from shoal.learning.prediction.result import Check, LearningCurve
-
-__all__ = ["Check", "HermiteLaw", "HermiteSpectrum", "LearningCurve", "learning_curve"]

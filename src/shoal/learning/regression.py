@@ -1,0 +1,453 @@
+"""Kernel ridge regression and Gaussian processes with exact kernels, for many samples."""
+
+import math
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from functools import wraps
+from typing import Any, Concatenate, Literal, NamedTuple, ParamSpec, TypeVar
+
+import torch
+from torch import Tensor
+
+from shoal.architectures import Architecture
+from shoal.core.checks import function, integer, one_of, room, seeded
+from shoal.core.exceptions import AccuracyError, ConvergenceError, ConvergenceWarning
+from shoal.core.measuring import now
+from shoal.core.processes import Group, fingerprint, processes
+from shoal.core.settings import in_standard_settings
+from shoal.kernels import KernelFunction
+from shoal.kernels.arguments import as_tensor
+from shoal.learning.decomposition import check_decomposition, decompose
+from shoal.learning.problem import Problem, Which, like_input
+from shoal.learning.ridges import Criterion, RidgePath, agreement, checked_criterion, path_of
+from shoal.learning.systems import (
+    Cholesky,
+    ConjugateGradients,
+    Listener,
+    Method,
+    Progress,
+    System,
+    chosen_method,
+)
+from shoal.numerics import LinearSolve
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+@in_standard_settings
+def kernel_regression(
+    architecture: Architecture | KernelFunction,
+    x: Any,
+    y: Any,
+    *,
+    ridge: float | Criterion = "loo",
+    which: Which = "ntk",
+    trainable: Iterable[str] | None = None,
+    width: int | None = None,
+    method: Method = "auto",
+    memory: int | str | None = None,
+    on_progress: Callable[[Progress], object] | None = None,
+    on_failure: Literal["raise", "warn"] = "raise",
+    process_group: Group = "auto",
+) -> "KernelRegression":
+    r"""Regression with the kernel of an infinitely wide network: $\alpha = (K + \lambda I)^{-1} y$.
+
+    The same numbers are the posterior of a Gaussian process with covariance $K$ that is observed
+    with noise of variance $\lambda$. With the CK this is the prior of the random network, and with
+    the NTK at $\lambda \to 0$ the mean is the function to which training from zero converges.
+
+    A ridge is chosen from one eigendecomposition, which then solves the system too. For a given
+    ridge, ``"cholesky"`` forms and factors the matrix in place, in $8n^2$ bytes. ``"cg"`` never
+    needs it as a whole: each step is one product for all right-hand sides, with strips that are
+    kept as far as the memory allows and otherwise computed again. Kernels, residuals and sums are
+    in float64, whatever the dtype of ``x``; but entries for images in float32 on a GPU come from a
+    fused pass in float32 where there is one, within 2e-5 of the diagonal.
+
+    Args:
+        architecture: The network, or its kernel function.
+        x: Inputs of shape (n, p), a tensor or a NumPy array; for networks of images, such as a
+            ``ConvDEQ``, images of shape (n, channels, pixels...).
+        y: Targets of shape (n,) or (n, q).
+        ridge: $\lambda \ge 0$; or a criterion that chooses it: ``"gcv"`` generalized
+            cross-validation, ``"loo"`` the mean squared leave-one-out error, ``"likelihood"`` the
+            marginal likelihood under the best output scale. The result's ``path`` then has the
+            scores of all ridges that were tried.
+        which: The kernel.
+        trainable: Groups of parameters that the NTK counts; all by default.
+        width: See :func:`~shoal.kernels.kernel_function`.
+        method: A :class:`Cholesky` or :class:`ConjugateGradients` with its options, or
+            ``"cholesky"`` or ``"cg"`` with the defaults of these. With ``"auto"`` the former, if
+            the matrix fits into the memory.
+        memory: Most bytes to use, such as ``"8GiB"``, which is the default on a CPU; on a GPU it is
+            nine tenths of the free memory.
+        on_progress: Called as the work proceeds; with several processes, in the first.
+        on_failure: Whether to ``"raise"`` if the tolerance is not met, or to ``"warn"``.
+        process_group: The processes that share the work, and all make this call with the same
+            arguments: those of ``torch.distributed`` or ``torchrun`` by default, with ``None`` this
+            one alone. Each computes its part of the matrix, in ``memory`` bytes, and all have the
+            result.
+
+    Raises:
+        ValueError: If an argument does not fit, or the matrix does not fit into the memory.
+        AccuracyError: If the matrix is not positive definite within rounding.
+        ConvergenceError: If the tolerance is not met.
+        ConnectionError: If another process is gone.
+
+    Example:
+        >>> import torch, shoal
+        >>> x = torch.nn.functional.normalize(torch.randn(50, 3, generator=torch.manual_seed(0)))
+        >>> deq = shoal.DEQ("relu", recurrent_variance=0.2, input_variance=0.8)
+        >>> fit = shoal.kernel_regression(deq, x.double(), x[:, 0].double() ** 2, ridge=1e-6)
+        >>> fit.predict(torch.tensor([[0.6, 0.0, 0.8]]).double())
+        tensor([0.3555], dtype=torch.float64)
+    """
+    shared = processes(process_group)
+    with shared.collective():
+        criterion = checked_criterion("ridge", ridge) if isinstance(ridge, str) else None
+        given = 0.0 if isinstance(ridge, str) else ridge
+        problem = Problem.of(
+            architecture, x, y, given, which, memory, trainable=trainable, width=width
+        )
+        one_of("on_failure", on_failure, ("raise", "warn"))
+        function("on_progress", on_progress)
+        problem = _agreed(replace(problem, processes=shared), method)
+        listener = on_progress if on_progress and shared.first else (lambda _: None)
+        chosen = _chosen(method, problem, criterion)
+        if criterion is None:
+            path, system = None, chosen.prepared(problem, listener)
+            found, seconds = _timed_run(system, problem, listener)
+        else:
+            assert isinstance(chosen, Cholesky)
+            problem, path, system, found, seconds = _decomposed(
+                problem, chosen, criterion, listener
+            )
+        if not found.converged:
+            text = f"the regression did not converge: {system.explain(found)}"
+            if on_failure == "raise":
+                raise ConvergenceError(text)
+            if shared.first:
+                warnings.warn(text, ConvergenceWarning, stacklevel=3)
+        solution = shared.broadcast(found.solution)
+    near = chosen.preconditioner if isinstance(chosen, ConjugateGradients) else None
+    report = Report(
+        chosen.name,
+        None if near is None else near.name,
+        found.counts.cpu(),
+        found.residuals.cpu(),
+        found.history.cpu(),
+        found.converged,
+        *system.times,
+        seconds,
+    )
+    dtype = as_tensor(x[:1], "x").dtype
+    shaped = like_input(x, solution if y.ndim == 2 else solution[:, 0], dtype)
+    return KernelRegression(shaped, report, problem, system, solution, dtype, path)
+
+
+def _agreed(problem: Problem, method: Method) -> Problem:
+    """The problem with the memory that all processes have, if they have the same problem too."""
+    if problem.processes.size == 1:
+        return problem
+    same = {
+        "y": fingerprint(problem.y),
+        "ridge": problem.ridge,
+        "which": problem.which,
+        "method": method,
+    }
+    return replace(problem, memory=min(problem.processes.agree(same, problem.memory)))
+
+
+def _chosen(
+    method: Method, problem: Problem, criterion: Criterion | None
+) -> Cholesky | ConjugateGradients:
+    """The method, if there is enough memory for it."""
+    if criterion is not None:
+        check_decomposition(problem)
+    chosen = chosen_method(method, problem)
+    if criterion is not None and isinstance(chosen, ConjugateGradients):
+        raise ValueError(
+            f"ridge={criterion!r} needs method='cholesky', for which memory may be too small: with "
+            "method='cg' compare the estimate_gcv() of a few ridges"
+        )
+    chosen.check_room(problem)
+    return chosen
+
+
+def _timed_run(system: System, problem: Problem, listener: Listener) -> tuple[LinearSolve, float]:
+    begin = now(problem.x.device)
+    found = system.run(problem.y, listener)
+    return found, now(problem.x.device) - begin
+
+
+def _decomposed(
+    problem: Problem, method: Cholesky, criterion: Criterion, listener: Listener
+) -> tuple[Problem, RidgePath, System, LinearSolve, float]:
+    """Choose the ridge and solve the system, with one matrix and one decomposition."""
+    begin = now(problem.x.device)
+    listener(Progress("form", 0.0))
+    matrix, parts = decompose(problem)
+    path = path_of(parts, problem.y)
+    ridge = problem.processes.of_first(path.best(criterion))
+    listener(Progress("factor", 1.0))
+    near, spent = parts.shifted(ridge), now(problem.x.device) - begin
+    system = method.decomposed(problem, near, spent)
+    true = replace(system, product=lambda vectors: matrix @ vectors + ridge * vectors)
+    found, seconds = _timed_run(true, problem, listener)
+    return replace(problem, ridge=ridge), path, system, found, seconds
+
+
+@dataclass(frozen=True, eq=False)
+class Report:
+    r"""How a system was solved.
+
+    Attributes:
+        method: ``"cholesky"`` or ``"cg"``.
+        preconditioner: Its name, or ``None``.
+        iterations: Steps of conjugate gradients, for each right-hand side; for a factorization
+            these are steps of refinement, usually one.
+        residual: $\|y - (K + \lambda I)\alpha\| / \|y\|$ for each right-hand side, computed anew
+            at the end, in float64.
+        history: Relative residuals after each step, of shape (steps, right-hand sides).
+        converged: Whether all residuals met the tolerance.
+        form_seconds: Time to form the matrix, or the part of it that is kept; the rest is formed
+            in every step, as part of ``solve_seconds``.
+        prepare_seconds: Time for the factorization or the preconditioner; if the ridge was chosen,
+            with that of the matrix and of all ridges.
+        solve_seconds: Time of the iteration.
+    """
+
+    method: Literal["cholesky", "cg"]
+    preconditioner: str | None
+    iterations: Tensor
+    residual: Tensor
+    history: Tensor = field(repr=False)
+    converged: bool
+    form_seconds: float
+    prepare_seconds: float
+    solve_seconds: float
+
+
+class Estimate(NamedTuple):
+    """A number that was estimated from random vectors.
+
+    Attributes:
+        value: The number.
+        standard_error: Its standard error.
+    """
+
+    value: float
+    standard_error: float
+
+
+@dataclass(frozen=True, eq=False)
+class LeaveOneOut:
+    r"""Predictions for each sample of a regression from all the others.
+
+    Attributes:
+        predictions: The predictions, in the shape of the targets.
+        residuals: Targets less predictions.
+        variance: $1 / G_{ii}$: variance of the left-out observation, noise included, for a Gaussian
+            process of scale one.
+        mean_squared_error: Mean of all squared residuals.
+        accuracy: The share of samples whose largest output, or the sign of a single one, is that
+            of the target. It means something where the targets are indicators of classes.
+    """
+
+    predictions: Any = field(repr=False)
+    residuals: Any = field(repr=False)
+    variance: Any = field(repr=False)
+    mean_squared_error: float
+    accuracy: float
+
+
+def _collective(
+    method: Callable[Concatenate["KernelRegression", _P], _R],
+) -> Callable[Concatenate["KernelRegression", _P], _R]:
+    """A method that all processes of a regression call, and that fails in all or none."""
+
+    @wraps(method)
+    def wrapped(self: "KernelRegression", /, *arguments: _P.args, **options: _P.kwargs) -> _R:
+        with self._problem.processes.collective():
+            return method(self, *arguments, **options)
+
+    return wrapped
+
+
+@dataclass(frozen=True, eq=False)
+class KernelRegression:
+    r"""Ridge regression with a kernel, or a posterior: $f(x) = k(x, X) \alpha$.
+
+    If several processes share it, all of them call its methods, with the same arguments.
+
+    Attributes:
+        coefficients: $\alpha = (K + \lambda I)^{-1} y$, in the shape of ``y``.
+        report: How the system was solved.
+        path: The scores of all ridges, if the ridge was chosen.
+    """
+
+    coefficients: Any = field(repr=False)
+    report: Report
+    _problem: Problem = field(repr=False)
+    _system: System = field(repr=False)
+    _alpha: Tensor = field(repr=False)
+    _dtype: torch.dtype = field(repr=False)
+    path: RidgePath | None = field(default=None, repr=False)
+
+    @property
+    def ridge(self) -> float:
+        r"""$\lambda$, the variance of the noise."""
+        return self._problem.ridge
+
+    @in_standard_settings
+    @_collective
+    def predict(self, x: Any) -> Any:
+        r"""$k(x, X) \alpha$: the regression function, or the posterior mean.
+
+        Args:
+            x: New inputs of shape (m, p); a NumPy array gives a NumPy array.
+        """
+        given, block = self._problem.x, self._system.block
+        rows = max(1, block // 8 // (given[0].numel() * given.itemsize))  # with their copies
+        parts = self._inputs(x).split(rows)
+        values = torch.cat(
+            [self._problem.cross(some, given, block // 2) @ self._alpha for some in parts]
+        )
+        return like_input(x, values[:, 0] if self.coefficients.ndim == 1 else values, self._dtype)
+
+    @in_standard_settings
+    @_collective
+    def variance(self, x: Any, *, batch: int = 1024) -> Any:
+        r"""$k(x, x) - k(x, X) (K + \lambda I)^{-1} k(X, x)$: the posterior variance of $f(x)$.
+
+        It is that of the function; an observation has $\lambda$ more. After conjugate gradients
+        every input is one more right-hand side, solved to the same tolerance.
+
+        Args:
+            x: New inputs of shape (m, p); a NumPy array gives a NumPy array.
+            batch: Number of inputs that are treated together at most: that many columns are in
+                memory, or fewer, if the regression was given less of it.
+
+        Raises:
+            ConvergenceError: If a system is not solved to the tolerance.
+        """
+        inputs, block = self._inputs(x), self._system.block
+        column = self._system.columns * self._alpha.itemsize * len(self._alpha)
+        most = max(1, block // 2 // column)
+        parts = []
+        for some in inputs.split(min(integer("batch", batch, at_least=1), most)):
+            cross = self._problem.cross(self._problem.x, some, block // 2).to_dense()
+            reduction = self._system.quadratic(cross)
+            diagonal = self._problem.diagonal_at(some)
+            parts.append((diagonal - reduction).clamp_min(0.0))  # rounding may make it negative
+        return like_input(x, torch.cat(parts), self._dtype)
+
+    @property
+    @in_standard_settings
+    def log_marginal_likelihood(self) -> float:
+        r"""$\log N(y; 0, K + \lambda I)$, summed over the columns of $y$.
+
+        Raises:
+            ValueError: If there is no factorization in float64, which the determinant is read from.
+            AccuracyError: If it overflows.
+        """
+        logdet: float = self._factor("log_marginal_likelihood").logdet()
+        fit = float((self._problem.y * self._alpha).sum())
+        if not math.isfinite(fit):
+            raise AccuracyError("the likelihood of these targets overflows: scale y down")
+        size, columns = self._alpha.shape
+        return -0.5 * (fit + columns * (logdet + size * math.log(2 * math.pi)))
+
+    @property
+    @in_standard_settings
+    def output_scale(self) -> float:
+        r"""$s^2 = y^T (K + \lambda I)^{-1} y / n$, a mean over columns: the likeliest scale.
+
+        It is where $N(y; 0, s^2(K + \lambda I))$ is largest. Under that prior the noise has
+        variance $s^2\lambda$, so the ridge is the ratio of noise to scale; predictions are the
+        same, and variances are those of :meth:`variance` times $s^2$.
+        """
+        return float((self._problem.y * self._alpha).sum()) / self._alpha.numel()
+
+    @in_standard_settings
+    def loo(self) -> LeaveOneOut:
+        r"""The prediction for each sample from all the others, exactly, from the factorization.
+
+        With $G = (K + \lambda I)^{-1}$, the residual of sample $i$ without it is
+        $\alpha_i / G_{ii}$. No regression is done again.
+
+        Raises:
+            ValueError: If there is no factorization in float64.
+        """
+        diagonal = self._factor("loo").inverse_diagonal()
+        errors = self._alpha / diagonal[:, None]
+        predictions = self._problem.y - errors
+        one = self.coefficients.ndim == 1
+
+        def shaped(values: Tensor) -> Any:
+            kept = values[:, 0] if one and values.ndim == 2 else values
+            return like_input(self.coefficients, kept, self._dtype)
+
+        return LeaveOneOut(
+            shaped(predictions),
+            shaped(errors),
+            shaped(1 / diagonal),
+            float(errors.square().mean()),
+            float(agreement(predictions, self._problem.y)),
+        )
+
+    @in_standard_settings
+    def gcv(self) -> float:
+        r"""Generalized cross-validation: $n \|\alpha\|^2 / (\operatorname{tr} G)^2$.
+
+        It is the mean squared residual over $(1 - \operatorname{tr} S / n)^2$, where
+        $S = K(K + \lambda I)^{-1}$ maps targets to fitted values, and a mean over the columns of
+        $y$. In this form it has its limit for $\lambda = 0$ too.
+
+        Raises:
+            ValueError: If there is no factorization in float64; use :meth:`estimate_gcv` then.
+        """
+        return float((self._alpha / self._factor("gcv").inverse_diagonal().mean()).square().mean())
+
+    @in_standard_settings
+    @_collective
+    def estimate_gcv(self, *, probes: int = 16, seed: int = 0) -> Estimate:
+        r"""Generalized cross-validation with a random estimate of the trace (Hutchinson 1989).
+
+        Every probe is one more right-hand side. The standard error is that of the trace, carried
+        over to first order.
+
+        Args:
+            probes: Number of random vectors.
+            seed: Seed of these.
+
+        Raises:
+            ConvergenceError: If a system is not solved to the tolerance.
+        """
+        integer("probes", probes, at_least=2)
+        size = self._problem.size
+        room("probes", size, probes)
+        signs = 2 * torch.randint(0, 2, (size, probes), generator=seeded("seed", seed)) - 1
+        samples = self._system.quadratic(signs.to(self._alpha)) / size
+        mean = float(samples.mean())
+        error = float(samples.std()) / math.sqrt(probes)
+        value = float(self._alpha.square().mean()) / mean**2
+        return Estimate(value, 2 * value * error / mean)
+
+    def _factor(self, name: str) -> Any:
+        """The known inverse."""
+        if self._system.factor is None:
+            raise ValueError(
+                f"{name} needs method='cholesky' in float64, from whose factor it is read; "
+                "estimate_gcv() does without"
+            )
+        return self._system.factor
+
+    def _inputs(self, x: Any) -> Tensor:
+        given = self._problem.x
+        inputs = self._problem.function.samples("x", as_tensor(x, "x")).detach()
+        if inputs.shape[1:] != given.shape[1:]:
+            wanted = ", ".join(map(str, given.shape[1:]))
+            raise ValueError(f"x must have shape (inputs, {wanted}), got {tuple(inputs.shape)}")
+        return inputs.to(given)

@@ -1,0 +1,302 @@
+r"""Ways to solve $(K + \lambda I) X = B$, with their options, and the prepared system."""
+
+import math
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
+from typing import ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from shoal.core.checks import integer, one_of, real, shown
+from shoal.core.exceptions import ConvergenceError
+from shoal.core.measuring import now
+from shoal.core.processes import Processes
+from shoal.learning.decomposition import ShiftedDecomposition
+from shoal.learning.preconditioners import DiagonalPreconditioner, Nystrom, Preconditioner
+from shoal.learning.problem import Problem
+from shoal.numerics import CholeskyFactor, DiagonalOperator, LinearSolve, conjugate_gradients
+from shoal.numerics.krylov import Invertible, Map
+
+_LEAST = 2**21  # bytes with which strips of a matrix are still worth their while
+_REFINEMENTS = 1000  # most steps with a factor; more than a few mean that it is useless
+_BLOCK = {"cpu": 2**28, "cuda": 2**32}  # most bytes for work with new inputs
+_WORK = {"cpu": 2**29, "cuda": 6 * 2**30}  # for strips and panels, besides the matrix
+
+
+class Progress(NamedTuple):
+    """How far a regression is.
+
+    Attributes:
+        stage: ``"form"``, ``"factor"``, ``"precondition"`` or ``"solve"``.
+        share: The part of the stage that is done, between 0 and 1; of a solve, in digits of the
+            residual.
+        step: Steps of conjugate gradients.
+        residual: The largest relative residual, in a solve.
+    """
+
+    stage: str
+    share: float
+    step: int = 0
+    residual: float | None = None
+
+
+Listener = Callable[[Progress], object]
+
+
+@dataclass(frozen=True, eq=False)
+class System:
+    r"""$K + \lambda I$, ready to be solved.
+
+    Attributes:
+        product: $V \mapsto (K + \lambda I) V$, used in the iteration.
+        exact: The same in float64, for true residuals, if ``product`` is in float32.
+        preconditioner: An approximate inverse.
+        rtol: Largest relative residual.
+        max_steps: Most steps.
+        times: Seconds to form the matrix, and to prepare the preconditioner.
+        block: Bytes that work with new inputs may take.
+    """
+
+    product: Map = field(repr=False)
+    exact: Map | None = field(repr=False)
+    preconditioner: Invertible = field(repr=False)
+    rtol: float
+    max_steps: int
+    times: tuple[float, float]
+    block: int
+
+    @property
+    def factor(self) -> CholeskyFactor | ShiftedDecomposition | None:
+        """The inverse in float64, if it is known."""
+        near = self.preconditioner
+        known = isinstance(near, CholeskyFactor | ShiftedDecomposition)
+        return near if known and near.dtype == torch.float64 else None  # type: ignore[return-value]
+
+    @property
+    def columns(self) -> int:
+        """Vectors of the size of the problem that :meth:`quadratic` holds for each column."""
+        return 4 if self.factor is not None else 12
+
+    def run(self, b: Tensor, listener: Listener = lambda _: None) -> LinearSolve:
+        """Iterate until the tolerance is met, or steps are used up."""
+
+        def on_step(step: int, residuals: Tensor) -> None:
+            largest = float(residuals.max())
+            digits = math.log(max(largest, self.rtol)) / math.log(self.rtol)
+            listener(Progress("solve", min(max(digits, 0.0), 1.0), step, largest))
+
+        return conjugate_gradients(
+            self.product,
+            b,
+            preconditioner=self.preconditioner,
+            rtol=self.rtol,
+            max_steps=self.max_steps,
+            exact=self.exact,
+            on_step=on_step,
+        )
+
+    def quadratic(self, b: Tensor) -> Tensor:
+        r"""$b^T (K + \lambda I)^{-1} b$ of each column.
+
+        Raises:
+            ConvergenceError: If a system is not solved to the tolerance.
+        """
+        if self.factor is not None:
+            return self.factor.quadratic(b)
+        found = self.run(b)
+        if not found.converged:
+            raise ConvergenceError(self.explain(found))
+        return (b * found.solution).sum(0)
+
+    def explain(self, found: LinearSolve) -> str:
+        """Say why a solution does not meet the tolerance, and what helps."""
+        late = int((~(found.residuals <= self.rtol)).sum())
+        instead = "" if self.exact is None else (
+            " take precision=torch.float64, if this one is too low for the ridge;"
+        )  # fmt: skip
+        return (
+            f"{late} of {len(found.residuals)} right-hand sides have a relative residual of up to "
+            f"{float(found.residuals.max()):.1e} instead of {self.rtol:.1e} after {found.steps} "
+            f"steps:{instead} allow more steps, a better preconditioner (a larger rank), a larger "
+            "ridge or tolerance"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cholesky:
+    r"""Form and factor the matrix in place, in $8n^2$ bytes.
+
+    Args:
+        precision: The dtype of the factor. With ``torch.float32``, half the memory, solutions are
+            refined in float64.
+        tolerance: Largest $\|y - (K + \lambda I)\alpha\| / \|y\|$ of each column.
+    """
+
+    precision: torch.dtype = torch.float64
+    tolerance: float = 1e-6
+
+    name: ClassVar[Literal["cholesky"]] = "cholesky"
+
+    def __post_init__(self) -> None:
+        _check(self.precision, self.tolerance)
+
+    def prepared(self, problem: Problem, report: Listener) -> System:
+        """The system with its factor; one in float32 is refined with products in float64."""
+        device, begin = problem.x.device, now(problem.x.device)
+        report(Progress("form", 0.0))
+        matrix = torch.empty(problem.size, problem.size, dtype=self.precision, device=device)
+        left = problem.memory - matrix.nbytes
+        operator = problem.operator(left // 2)
+        operator.write(matrix)
+        formed = now(device)
+        factor = CholeskyFactor(
+            matrix,
+            problem.diagonal,
+            problem.ridge,
+            on_panel=lambda share: report(Progress("factor", share)),
+        )
+        times = (formed - begin, now(device) - formed)
+        product = factor.product if factor.dtype == torch.float64 else problem.shifted(operator)
+        block = _block(problem, left // 2)
+        return System(product, None, factor, self.tolerance, _REFINEMENTS, times, block)
+
+    def decomposed(self, problem: Problem, near: ShiftedDecomposition, seconds: float) -> System:
+        """The system with the eigendecomposition that was made to choose its ridge."""
+        block = _block(problem, problem.memory - 2 * near.parts.vectors.nbytes)
+        times = (0.0, seconds)
+        return System(near.product, None, near, self.tolerance, _REFINEMENTS, times, block)
+
+    def check_room(self, problem: Problem) -> None:
+        """Refuse a problem whose factor does not fit into its memory."""
+        instead = "take shoal.learning.Cholesky(precision=torch.float32), or method='cg'"
+        problem.check_room("method='cholesky'", self.needed(problem), instead)
+
+    def needed(self, problem: Problem) -> int:
+        """Bytes of the matrix, and of the work on it."""
+        matrix = problem.size**2 * self.precision.itemsize
+        return matrix + min(matrix, _WORK.get(problem.x.device.type, 0))
+
+
+@dataclass(frozen=True)
+class ConjugateGradients:
+    r"""Iterate with products, for which the matrix need not exist as a whole.
+
+    Args:
+        preconditioner: :class:`Nystrom`, :class:`EquivalentPreconditioner`,
+            :class:`DiagonalPreconditioner`, or ``None``.
+        tolerance: Largest $\|y - (K + \lambda I)\alpha\| / \|y\|$ of each column.
+        max_steps: Most steps.
+        precision: The dtype in which the matrix is kept and multiplied. With ``torch.float32``
+            steps are cheaper and take half the memory, entries that are not kept are made in that
+            precision too, and true residuals are computed in float64, two or three times in all:
+            from these the iteration starts again (see
+            :func:`~shoal.numerics.conjugate_gradients`). It converges where the error of products
+            is below half of the ridge. For entries that are not kept, that error is about 1e-8 of
+            the diagonal times n, and 1e-4 where inputs have copies.
+
+    Example:
+        >>> from shoal.learning import ConjugateGradients, Nystrom
+        >>> ConjugateGradients(Nystrom(rank=200, seed=1), tolerance=1e-9).max_steps
+        1000
+    """
+
+    preconditioner: Preconditioner | None = field(default_factory=Nystrom)
+    _: KW_ONLY
+    tolerance: float = 1e-6
+    max_steps: int = 1000
+    precision: torch.dtype = torch.float64
+
+    name: ClassVar[Literal["cg"]] = "cg"
+
+    def __post_init__(self) -> None:
+        if self.preconditioner is not None and not isinstance(self.preconditioner, Preconditioner):
+            raise TypeError(
+                "preconditioner must be None or one such as shoal.learning.Nystrom(rank=1000), "
+                f"got {self.preconditioner!r}"
+            )
+        integer("max_steps", self.max_steps, at_least=1)
+        _check(self.precision, self.tolerance)
+
+    def prepared(self, problem: Problem, report: Listener) -> System:
+        """The system with its preconditioner, the matrix being kept as far as it fits."""
+        device, begin = problem.x.device, now(problem.x.device)
+        report(Progress("precondition", 0.0))
+        near: Invertible = DiagonalOperator(torch.ones_like(problem.y[:, 0]))
+        left = problem.memory
+        if self.preconditioner is not None:
+            left -= self.preconditioner.size_in_bytes(problem)
+            near = self.preconditioner.operator(problem, _block(problem, left))
+        prepared = now(device)
+        report(Progress("form", 0.0))
+        block = _block(problem, max(left // 4, _LEAST))
+        rounded = self.precision != torch.float64
+        aside = max(left // 16, _LEAST) if rounded else 0  # for true residuals
+        operator = problem.operator(left - block - aside, self.precision)
+        operator.keep()
+        times = (now(device) - prepared, prepared - begin)
+        product = problem.shifted(operator)
+        aside = aside if operator.keeps else (left - block) // 2
+        exact = problem.shifted(operator.exact(aside)) if rounded else None
+        if problem.processes.size > 1:
+            near = _Shared(near, problem.processes)
+        return System(product, exact, near, self.tolerance, self.max_steps, times, block)
+
+    def check_room(self, problem: Problem) -> None:
+        """Refuse a problem that has too little memory."""
+        strips = max(_LEAST, 64 * problem.size)  # a few rows at once, or one
+        near = self.preconditioner or DiagonalPreconditioner()
+        least = near.size_in_bytes(problem) + 4 * strips
+        if problem.memory < least:
+            words = math.ceil((least + problem.data_bytes) / 2**20)
+            raise ValueError(
+                f"memory must be at least '{words}MiB' for these inputs and targets and this "
+                "preconditioner (a smaller rank takes less), got "
+                f"{problem.memory + problem.data_bytes} bytes"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class _Shared:
+    """A preconditioner that gives all processes the same bits, those of the first."""
+
+    matrix: Invertible
+    processes: Processes
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of solutions."""
+        return self.matrix.dtype
+
+    def solve(self, vectors: Tensor) -> Tensor:
+        """The inverse times columns."""
+        return self.processes.broadcast(self.matrix.solve(vectors))
+
+
+Method = Literal["auto", "cholesky", "cg"] | Cholesky | ConjugateGradients
+
+
+def chosen_method(method: Method, problem: Problem) -> Cholesky | ConjugateGradients:
+    """The method that was asked for; with ``"auto"`` the factorization, if it fits."""
+    if isinstance(method, Cholesky | ConjugateGradients):
+        return method
+    if not isinstance(method, str):
+        raise TypeError(
+            f"method must be a Cholesky or ConjugateGradients, or the name of one, got "
+            f"{shown(method)}"
+        )
+    name = one_of("method", method, ("auto", "cholesky", "cg"))
+    if name == "auto" and Cholesky().needed(problem) > problem.memory:
+        name = "cg"
+    return ConjugateGradients() if name == "cg" else Cholesky()
+
+
+def _check(precision: torch.dtype, tolerance: float) -> None:
+    if precision not in (torch.float32, torch.float64):
+        raise ValueError(f"precision must be torch.float32 or torch.float64, got {precision!r}")
+    real("tolerance", tolerance, above=0.0)
+
+
+def _block(problem: Problem, memory: int) -> int:
+    """Bytes for work with inputs other than those of the problem."""
+    return min(memory, _BLOCK.get(problem.x.device.type, 2**28))

@@ -1,0 +1,290 @@
+r"""Keep the gain of recurrent layers, or the norms of any module's weights, below a bound.
+
+A convolution takes each output pixel from a patch of the input, $y_n = K x_{P(n)}$, where $K$ is
+its weight as a matrix of shape (outputs, inputs × kernel positions). Hence
+$\|y\|^2 \le \|K\|^2 \sum_n \|x_{P(n)}\|^2 \le c \|K\|^2 \|x\|^2$, where $c$ is the largest number
+of patches that one pixel lies in. Along one axis, with kernel size $k$, stride $s$ and dilation
+$d$, a pixel $j$ lies in patch $n$ at place $p$ if $sn + dp = j$: at every $s/g$-th place at most,
+$g$ the greatest common divisor of $s$ and $d$, so that $c = \lceil kg/s \rceil$; the $c$ of several
+axes is the product. Padding by zeros changes nothing; other padding repeats pixels.
+A transposed convolution is the transpose of a convolution with the same weight, of the same norm.
+Groups act on channels of their own: the norm is the largest of theirs.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
+from torch.nn.utils import parametrize
+from torch.utils.hooks import RemovableHandle
+
+from shoal.core.checks import instance, items, real
+from shoal.equilibrium import Equilibrium
+from shoal.networks.equilibrium import EquilibriumNetwork
+from shoal.networks.gain import GainBound, MatrixNorm
+from shoal.networks.modules import is_named
+from shoal.networks.network import Network
+
+_SLACK = 0.02  # how far below the bound weights are moved, so that not every step must do so
+_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, *_TRANSPOSED)
+
+
+class GainConstraint:
+    r"""Keeps the gain of recurrent layers, or the norms of any module's weights, below a bound.
+
+    For a network of ``build``, the bound is about the gain $s L \|W\|$ of its recurrent layer, or
+    of the loop of them: below one, the equilibrium exists and is unique. For any other module, such
+    as the cell of an :class:`Equilibrium`, it is about the operator norm of the map that each
+    linear or convolutional weight makes, and of nothing else. A bound below one makes these cells
+    contractions:
+
+    - $\varphi(Wz + Ux)$ with $|\varphi'| \le 1$, if the norm of $W$ is bounded;
+    - compositions of such layers in $z$, such as $W_2\,\varphi(W_1 z + Ux)$.
+
+    It does not make a residual cell $z + g(z, x)$ a contraction: its Lipschitz constant is up to
+    $1 + \|g\|$ whatever the bound, and its state drifts as $g$ becomes small. Damp it,
+    $z \mapsto \alpha z + (1 - \alpha) g(z, x)$, or normalize. Attention and normalization of the
+    state are not covered either.
+
+    Call ``apply`` after each step of an optimizer, or ``attach`` it to one. The bound is certified
+    at every step, rounding included, at little cost: since $\|W'\| \le \|W\| + \|W' - W\|_F$, the
+    norm itself is bounded anew only when the weights have moved far enough for it to matter.
+    Weights that would exceed the bound are scaled down, also if they are frozen
+    (``requires_grad=False``).
+
+    The norm of a convolutional network's convolution is bounded by those of its symbols, the
+    matrices by which it multiplies waves: exactly for circular padding, closely for zeros. That of
+    another module's convolution is bounded by the norm of its weight as a matrix, of shape
+    (outputs, inputs × kernel positions), times the square root of the number of patches that a
+    pixel lies in. For images of any size that is certified, but above the norm by up to that root.
+
+    Args:
+        network: A network with a recurrent layer, or any module, or an :class:`Equilibrium` of one.
+        max_gain: The bound, above 0.
+        weights: For modules, names of the weights to bound or of modules that have them, one or
+            several, such as ``"recurrent"`` or ``"blocks.*.weight"``; other matrices among the
+            parameters may be named too. By default the weights of all linear and convolutional
+            layers, transposed ones too, also those that the inputs go through.
+
+    Raises:
+        TypeError: If it is a network of ``build`` without a recurrent layer, or no module.
+        ValueError: If ``max_gain`` is not positive, the activation is not Lipschitz, there are no
+            such weights, or they are computed from others by a parametrization.
+
+    Example:
+        >>> import torch, shoal
+        >>> deq = shoal.DEQ("tanh", recurrent_variance=0.5, input_variance=0.5)
+        >>> net = shoal.build(deq, in_features=3, width=64)
+        >>> shoal.GainConstraint(net, max_gain=0.9).apply() <= 0.9
+        True
+        >>> net.well_posedness().contraction
+        True
+        >>> cell = torch.nn.Conv2d(8, 8, 3, padding=1)
+        >>> shoal.GainConstraint(cell, max_gain=0.5).apply() <= 0.5
+        True
+    """
+
+    def __init__(
+        self,
+        network: EquilibriumNetwork[Any] | nn.Module,
+        *,
+        max_gain: float = 0.95,
+        weights: str | Sequence[str] | None = None,
+    ) -> None:
+        self.network = network
+        self.max_gain = real("max_gain", max_gain, above=0)
+        self._single: list[tuple[_LinearWeight, GainBound]] = []
+        self._loop: GainBound | None = None
+        if isinstance(network, EquilibriumNetwork):
+            if weights is not None:
+                raise ValueError(f"weights must be None for a network of build, got {weights!r}")
+            self._loop = _loop_gain(network)
+        else:
+            for weight in _linear_weights(_module(network), weights):
+                bound = GainBound([weight.factor], [MatrixNorm(weight.groups)], name=weight.name)
+                self._single.append((weight, bound))
+
+    @torch.no_grad()
+    def apply(self) -> float:
+        """Scale weights down that need it; returns a certified bound of the gain or norms."""
+        if self._loop is not None:
+            assert isinstance(self.network, EquilibriumNetwork)
+            return self._keep([weight for _, weight in self.network.recurrent_layers], self._loop)
+        return max(self._keep([weight.read()], gain) for weight, gain in self._single)
+
+    def _keep(self, weights: list[Tensor], gain: GainBound) -> float:
+        """Scale weights down if they need it; returns a certified bound of their gain."""
+        bound = gain.upper(weights, self.max_gain)
+        if not math.isfinite(bound):
+            raise ValueError(f"{gain.name} must have a finite norm, got {bound}")
+        if bound > self.max_gain:
+            bounds = self._scale_down(weights, gain)
+            gain.learn(weights, bounds)
+            bound = math.prod(bounds)
+        return bound
+
+    def _scale_down(self, weights: list[Tensor], gain: GainBound) -> list[float]:
+        """Scale weights whose gains have bounds that are too large; returns the new bounds."""
+        bounds, slack = [bound for _, bound in gain.known], _SLACK
+        # rounding adds at most ε‖W‖_F ≤ ε√m‖W‖ to the norm of a matrix; mostly that is little
+        drift = max(norm.drift for norm in gain.norms)
+        rounding = drift * math.sqrt(len(weights[0])) * torch.finfo(weights[0].dtype).eps
+        while (product := math.prod(bounds)) > self.max_gain:
+            factor = ((1 - slack) * self.max_gain / product) ** (1 / len(weights))
+            for weight in weights:
+                weight.mul_(factor)
+            bounds = [bound * factor * (1 + 2 * rounding) for bound in bounds]
+            if math.prod(bounds) > self.max_gain or weights[0].dtype.itemsize < 4:
+                # the worst case is too bad, or small numbers lose more: measure the result
+                bounds = gain.measure(weights)
+                slack = min(2 * slack, 0.5)
+        return bounds
+
+    def attach(self, optimizer: torch.optim.Optimizer) -> RemovableHandle:
+        """Apply the constraint now and after every step of an optimizer, until removed."""
+        instance("optimizer", optimizer, torch.optim.Optimizer)
+        self.apply()
+        return optimizer.register_step_post_hook(lambda *_: (self.apply(), None)[1])
+
+
+def _loop_gain(network: EquilibriumNetwork[Any]) -> GainBound:
+    """The gain of a network's recurrent layers, or an error if it cannot be bounded."""
+    layers = [layer for layer, _ in network.recurrent_layers]
+    gain = network.gain_bound()
+    if math.inf in gain.factors:
+        activation = layers[gain.factors.index(math.inf)].activation
+        raise ValueError(f"network must have a Lipschitz activation, got {activation!r}")
+    tensors = {id(tensor) for tensor in (*network.parameters(), *network.buffers())}
+    if not all(id(weight) in tensors for _, weight in network.recurrent_layers):
+        raise ValueError(
+            "network must have recurrent weights that are parameters themselves, got some that are "
+            "computed from others by a parametrization; remove it"
+        )
+    return gain
+
+
+def _module(network: object) -> nn.Module:
+    """The module whose weights are bounded."""
+    module = network.cell if isinstance(network, Equilibrium) else network
+    if isinstance(module, Network) or not isinstance(module, nn.Module):
+        raise TypeError(
+            "network must have a recurrent layer, or be a module or an Equilibrium of one, got "
+            f"{type(module).__name__}"
+        )
+    return module
+
+
+@dataclass(frozen=True)
+class _LinearWeight:
+    """A weight whose norm as a matrix, times a factor, bounds that of the map it makes.
+
+    Attributes:
+        owner: The module that has it.
+        attribute: Its name there.
+        name: Its name in the whole.
+        factor: The factor.
+        groups: The number of matrices, one below the other, that it consists of.
+    """
+
+    owner: nn.Module
+    attribute: str
+    name: str
+    factor: float = 1.0
+    groups: int = 1
+
+    def read(self) -> Tensor:
+        """The weight, as it is now."""
+        found: Tensor = getattr(self.owner, self.attribute)
+        return found
+
+
+def _linear_weights(module: nn.Module, patterns: object) -> list[_LinearWeight]:
+    """The weights of linear and convolutional layers, and named matrices; shared ones once.
+
+    Args:
+        module: The module that has them.
+        patterns: Names of weights or of modules, one or several, with ``*`` for anything; all
+            linear and convolutional layers by default.
+    """
+    wanted = None
+    if patterns is not None:
+        wanted = (patterns,) if isinstance(patterns, str) else items("weights", patterns, "names")
+        if not wanted or not all(isinstance(pattern, str) for pattern in wanted):
+            raise TypeError(f"weights must be names of weights, got {patterns!r}")
+    found = list(_of_layers(module, wanted))
+    if wanted is not None:
+        known = {id(weight.read()) for weight in found}
+        found += _matrices(module, wanted, known)
+        for pattern in wanted:
+            if not any(is_named(weight.name, pattern) for weight in found):
+                names = [name for name, p in module.named_parameters() if p.dim() >= 2]
+                raise ValueError(
+                    "weights must name linear or convolutional weights, or matrices, of the "
+                    f"network, got {pattern!r}; there are {', '.join(names) or 'none'}"
+                )
+    if not found:
+        raise ValueError("network must have a linear or convolutional layer, got none")
+    several: dict[tuple[int, int], _LinearWeight] = {}
+    for weight in sorted(found, key=lambda one: one.factor):  # the largest factor counts
+        several[id(weight.read()), weight.groups] = weight
+    return list(several.values())
+
+
+def _of_layers(module: nn.Module, wanted: Sequence[str] | None) -> Iterator[_LinearWeight]:
+    for path, layer in module.named_modules():
+        name = f"{path}.weight" if path else "weight"
+        if not isinstance(layer, (nn.Linear, *_CONVOLUTIONS)):
+            continue
+        if wanted is not None and not any(is_named(name, pattern) for pattern in wanted):
+            continue
+        parameters = {key for key, _ in layer.named_parameters(recurse=False)}
+        if parametrize.is_parametrized(layer, "weight") or "weight" not in parameters:
+            raise ValueError(
+                f"weights must be parameters themselves, got {name!r}, which is computed from "
+                "others by a parametrization; leave it out, or remove the parametrization"
+            )
+        if isinstance(layer.weight, UninitializedParameter):
+            raise TypeError(f"weights must have values, got {name!r} of a lazy layer")
+        if isinstance(layer, nn.Linear):
+            yield _LinearWeight(layer, "weight", name)
+        else:
+            yield _LinearWeight(layer, "weight", name, _patch_factor(layer), layer.groups)
+
+
+def _matrices(module: nn.Module, wanted: Sequence[str], known: set[int]) -> Iterator[_LinearWeight]:
+    """Other parameters that are named and are matrices; vectors, such as biases, are left out."""
+    for name, parameter in module.named_parameters():
+        meant = any(is_named(name, pattern) for pattern in wanted)
+        if id(parameter) in known or not meant or parameter.dim() < 2:
+            continue
+        path, _, attribute = name.rpartition(".")
+        if parameter.dim() > 2 or "parametrizations" in path.split("."):
+            raise ValueError(
+                "weights must be matrices, or of linear or convolutional layers, got "
+                f"{name!r} of shape {tuple(parameter.shape)}"
+            )
+        yield _LinearWeight(module.get_submodule(path), attribute, name)
+
+
+def _patch_factor(layer: Any) -> float:
+    """The square root of the number of patches that a pixel can lie in."""
+    count = 1
+    for axis, (size, stride, step) in enumerate(
+        zip(layer.kernel_size, layer.stride, layer.dilation, strict=True)
+    ):
+        once, reach = math.ceil(size * math.gcd(stride, step) / stride), step * (size - 1)
+        if isinstance(layer.padding, str):
+            added = reach if layer.padding == "same" else 0
+        else:
+            added = 2 * layer.padding[axis]
+        if layer.padding_mode == "circular" and added <= reach:
+            once = size  # a pixel and its copies: at each place of the kernel in one patch at most
+        elif layer.padding_mode != "zeros":
+            once *= 1 + added  # if all added pixels are the same one
+        count *= once
+    return math.sqrt(count)

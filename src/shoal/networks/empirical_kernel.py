@@ -1,0 +1,317 @@
+r"""The kernels of a finite network.
+
+A group of weights that acts as $y = s W h$ contributes $s^2 (\delta_i^\top\delta_j)(h_i^\top h_j)$
+to the NTK, where $\delta$ is the gradient of an output with respect to $y$: no gradient with
+respect to $W$ is ever formed. Through an equilibrium, $\delta$ comes from the implicit function
+theorem. Other modules are differentiated with respect to all of their parameters.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, TypedDict, Unpack, overload
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from shoal.core.checks import flag
+from shoal.core.settings import in_standard_settings
+from shoal.kernels import Kernels
+from shoal.kernels.arguments import memory_limit
+from shoal.networks.jacobians import Jacobians, chosen_parameters
+from shoal.networks.modules import Inputs, ModuleInputs, check_whole, exact
+from shoal.networks.network import LinearMap, Network, Trace
+
+Features = str | Callable[..., Tensor]
+
+_MEMORY = 2**30  # bytes
+_SAMPLES = 256  # whose features are evaluated at once
+
+
+class TangentKernel(NamedTuple):
+    """The NTK of a module whose features are not specified.
+
+    Attributes:
+        ck: ``None``.
+        ntk: The neural tangent kernel of the trained parameters.
+    """
+
+    ck: None
+    ntk: Tensor
+
+
+class KernelOptions(TypedDict, total=False):
+    """The keywords of ``empirical_kernel`` besides ``features``, for type checkers."""
+
+    trainable: Iterable[str] | None
+    diag: bool
+    memory: int | str | None
+
+
+@overload
+def empirical_kernel(  # type: ignore[overload-overlap]  # a network always has features
+    model: Network[Any],
+    x1: Tensor,
+    x2: Tensor | None = None,
+    *,
+    features: Features | None = None,
+    **options: Unpack[KernelOptions],
+) -> Kernels: ...
+@overload
+def empirical_kernel(
+    model: Module,
+    x1: Inputs,
+    x2: Inputs | None = None,
+    *,
+    features: Features,
+    **options: Unpack[KernelOptions],
+) -> Kernels: ...
+@overload
+def empirical_kernel(
+    model: Module,
+    x1: Inputs,
+    x2: Inputs | None = None,
+    *,
+    features: None = None,
+    **options: Unpack[KernelOptions],
+) -> TangentKernel: ...
+@in_standard_settings
+def empirical_kernel(
+    model: Module,
+    x1: Inputs,
+    x2: Inputs | None = None,
+    *,
+    trainable: Iterable[str] | None = None,
+    features: Features | None = None,
+    diag: bool = False,
+    memory: int | str | None = None,
+) -> Kernels | TangentKernel:
+    r"""Conjugate kernel and neural tangent kernel of any module, with its present weights.
+
+    Gradients are exact, whatever gradient a network, or one inside the module, was built to train
+    with. With several outputs $f_1, \dots, f_K$, in whatever shape, the NTK is the mean of the
+    outputs' own, $\frac1K \sum_k \langle \nabla f_k(x), \nabla f_k(x') \rangle$, which for the
+    networks of ``build`` has the same limit at infinite width as that of one output.
+
+    Args:
+        model: A network made by ``build``, or any module. Each sample's outputs must depend on that
+            sample alone: a module that is random or normalizes over samples, as dropout and batch
+            normalization do in training mode, is refused.
+        x1: Inputs, of shape (n, in_features); for another module of any shape and dtype that it
+            takes, with samples in the first dimension. A tuple of tensors, or of trees of them, is
+            for modules that are called as ``model(*x1)``, a dictionary for ``model(**x1)``.
+        x2: Other inputs; by default ``x1``.
+        trainable: The parameters that the NTK counts: groups of weights of a network; for another
+            module names of parameters or of modules (``"encoder"``), or patterns (``"*.bias"``). By
+            default those that require a gradient; ``"all"`` means all, also a readout that is kept
+            fixed. A parameter with several names counts once.
+        features: The features of the CK: a function, called as the module is, or the name of a
+            submodule whose output they are. By default, for networks, the input of their readout.
+        diag: Whether to return only the kernels of each input with itself, or with its partner in
+            ``x2``.
+        memory: Most bytes of derivatives of another module at a time, such as ``"2GiB"``; by
+            default 1 GiB. If they take more in all, they are computed again for each block.
+
+    Returns:
+        The two matrices, in the dtype of the network, under autocast too. (Of modules in less than
+        float32, in float32.) The CK is the inner product of the inputs of the readout, in the scale
+        of the architecture's limit: for a DEQ $z = Z/\sqrt m$, also in the standard
+        parametrization, whose readout sees $Z$ and has the factor $1/\sqrt m$ in its weights; for
+        an ``ImplicitNetwork`` the equilibrium $z$ and the feature map $\phi$ that skips it, one
+        after the other. That of ``features`` is their inner product as they are. Without them the
+        ``ck`` of another module is ``None``.
+
+    Raises:
+        TypeError: If ``model`` is not a module, does not return a tensor, or ``trainable`` is
+            another string.
+        ValueError: If the inputs do not fit, a group, parameter or submodule does not exist, or
+            samples depend on each other.
+        ConvergenceError: If an equilibrium, or its gradient, does not converge. A network that was
+            built with another ``on_failure`` warns instead.
+
+    Example:
+        >>> import torch, shoal
+        >>> deq = shoal.DEQ("relu", recurrent_variance=0.2, input_variance=0.8)
+        >>> net = shoal.build(deq, in_features=2, width=512, dtype=torch.float64)
+        >>> x = torch.eye(2, dtype=torch.float64)
+        >>> difference = shoal.empirical_kernel(net, x).ntk - shoal.kernel(deq, x).ntk
+        >>> bool(difference.abs().max() < 0.3)
+        True
+        >>> linear = torch.nn.Linear(2, 3, dtype=torch.float64)  # any module
+        >>> shoal.empirical_kernel(linear, x, trainable={"weight"}).ntk.tolist()
+        [[1.0, 0.0], [0.0, 1.0]]
+    """
+    if not isinstance(model, Module):
+        raise TypeError(f"model must be a torch.nn.Module, got {model!r}")
+    flag("diag", diag)
+    check_whole("model", model)
+    view = exact(model)
+    left, right = _inputs(view, x1, "x1"), None if x2 is None else _inputs(view, x2, "x2")
+    if diag and right is not None and len(left) != len(right):
+        raise ValueError(f"diag needs as many x1 as x2, got {len(left)} and {len(right)}")
+    limit = memory_limit(memory)
+    forward: Callable[..., object] = view
+    if isinstance(view, Network):
+        ck, ntk = _of_network(view, left, right, _groups(view, trainable), diag=diag)
+    else:
+        chosen = chosen_parameters(view, trainable)
+        forward = jacobians = Jacobians(view, chosen, left, _MEMORY if limit is None else limit)
+        ck, ntk = None, jacobians.ntk(left, right, diag=diag)
+    if features is not None:
+        read = _reader(view, features, forward)
+        rows = _evaluate(read, left)
+        ck = _inner_products(rows, rows if right is None else _evaluate(read, right), diag=diag)
+    return TangentKernel(None, ntk) if ck is None else Kernels(ck, ntk)
+
+
+def _inputs(model: Module, x: Any, name: str) -> ModuleInputs:
+    """Inputs of a network, which are one tensor, or of another module, such as indices of words."""
+    return ModuleInputs.checked(
+        name, model.check_input(x, name) if isinstance(model, Network) else x
+    )
+
+
+def _of_network(
+    model: Network[Any],
+    x1: ModuleInputs,
+    x2: ModuleInputs | None,
+    groups: list[str],
+    *,
+    diag: bool,
+) -> tuple[Tensor, Tensor]:
+    """The kernels of a network, which knows where each group of its weights acts."""
+    left = _Gradients(model, x1.first, groups)
+    right = left if x2 is None else _Gradients(model, x2.first, groups)
+    ck = _inner_products(left.features, right.features, diag=diag)
+    shares = [left.share(right, name, diag=diag) for name in groups]
+    return ck, sum(shares, torch.zeros_like(ck))
+
+
+def _groups(model: Network[Any], trainable: Iterable[str] | None) -> list[str]:
+    chosen: Iterable[str]
+    if trainable is None:
+        chosen = [name for name, p in model.groups.items() if p.requires_grad]
+    elif trainable == "all":
+        chosen = {*model.architecture.parameter_groups, "readout"}
+    elif "readout" in model.spec.trainable and not isinstance(trainable, str):
+        # also where the architecture keeps it fixed
+        known = model.spec.trainable | set(model.architecture.parameter_groups)
+        names = frozenset(trainable)
+        chosen = names if names and names <= known else model.architecture.check_trainable(names)
+    else:
+        chosen = model.architecture.check_trainable(trainable)
+    return sorted(chosen)
+
+
+class _Gradients:
+    """The inputs of each group of weights, and the gradients with respect to its outputs."""
+
+    def __init__(self, model: Network[Any], x: Tensor, groups: list[str]) -> None:
+        with torch.enable_grad():
+            trace: Trace = model.trace(x)
+            maps = {name: trace.maps[name] for name in groups}
+            self.reactions = reactions(trace.output, maps)
+        self.features = trace.features.detach().flatten(1)
+        self.inputs = {name: one.input.detach() for name, one in maps.items()}
+        self.scales = {name: one.scale for name, one in maps.items()}
+
+    def share(self, other: "_Gradients", name: str, *, diag: bool = False) -> Tensor:
+        """The contribution of a group to the NTK."""
+        left, right = self.inputs[name], other.inputs[name]
+        total = left.new_zeros((len(left),) if diag else (len(left), len(right)))
+        pairs = _contract_partners if diag else contract
+        for mine, theirs in zip(self.reactions, other.reactions, strict=True):
+            total += pairs(left, mine[name], right, theirs[name])
+        return total * (self.scales[name] ** 2 / len(self.reactions))
+
+
+def reactions(output: Tensor, maps: dict[str, LinearMap]) -> list[dict[str, Tensor]]:
+    """For each output, its gradient with respect to each group's output; (n, pixels, units)."""
+    targets = {name: one.output for name, one in maps.items()}
+    if not targets:
+        return []
+    found = []
+    for k in range(output.shape[1]):
+        gradients = torch.autograd.grad(
+            output[:, k].sum(), list(targets.values()), retain_graph=True, materialize_grads=True
+        )
+        rows = (g.flatten(2).transpose(1, 2) if g.dim() > 2 else g[:, None] for g in gradients)
+        found.append(dict(zip(targets, rows, strict=True)))
+    return found
+
+
+def contract(h: Tensor, delta: Tensor, other_h: Tensor, other_delta: Tensor) -> Tensor:
+    r"""$\sum_{p,q} (\delta_{ip}^\top\delta_{jq})(h_{ip}^\top h_{jq})$ over pixels $p$, $q$."""
+    if h.shape[1] == 1:
+        return (h[:, 0] @ other_h[:, 0].T) * (delta[:, 0] @ other_delta[:, 0].T)
+    rows = [
+        (
+            torch.einsum("pd,jqd->jpq", h[i], other_h)
+            * torch.einsum("pm,jqm->jpq", delta[i], other_delta)
+        ).sum((1, 2))
+        for i in range(len(h))
+    ]
+    return torch.stack(rows)
+
+
+def _contract_partners(h: Tensor, delta: Tensor, other_h: Tensor, other_delta: Tensor) -> Tensor:
+    r"""The diagonal of :func:`contract`."""
+    inputs = torch.einsum("ipd,iqd->ipq", h, other_h)
+    return (inputs * torch.einsum("ipm,iqm->ipq", delta, other_delta)).sum((1, 2))
+
+
+def _inner_products(left: Tensor, right: Tensor, *, diag: bool) -> Tensor:
+    """Inner products of all rows, or of each with its partner."""
+    return (left * right).sum(1) if diag else left @ right.T
+
+
+@torch.no_grad()
+def _evaluate(read: Callable[..., Tensor], x: ModuleInputs) -> Tensor:
+    """The features of all inputs, as rows."""
+    found = []
+    for part in x.blocks(_SAMPLES):
+        features = part.given_to(read)
+        if not isinstance(features, Tensor) or not features.is_floating_point():
+            raise TypeError(f"features must be a tensor of real numbers, got {features!r}")
+        if not features.dim() or len(features) != len(part):
+            raise ValueError(
+                f"features must have a row for each of {len(part)} samples, got shape "
+                f"{tuple(features.shape)}"
+            )
+        found.append(features.flatten(1) if features.dim() > 1 else features[:, None])
+    return torch.cat(found)
+
+
+def _reader(
+    module: Module, features: Features, forward: Callable[..., object]
+) -> Callable[..., Tensor]:
+    """A function that returns the features: the given one, or the output of a submodule."""
+    if not isinstance(features, str):
+        if not callable(features):
+            raise TypeError(
+                f"features must be a function or the name of a submodule, got {features!r}"
+            )
+        return features
+    names = [known for known, _ in module.named_modules() if known]
+    if features not in names:
+        raise ValueError(
+            f"features must be a function or one of the submodules {', '.join(names) or '(none)'}, "
+            f"got {features!r}"
+        )
+
+    def read(*arguments: Any, **named: Any) -> Tensor:
+        seen: list[Tensor] = []
+        hook = module.get_submodule(features).register_forward_hook(
+            lambda _, __, output: seen.append(output)
+        )
+        try:
+            forward(*arguments, **named)
+        finally:
+            hook.remove()
+        if len(seen) != 1:
+            raise ValueError(
+                f"features must be a submodule that is used once, got {features!r}, which is used "
+                f"{len(seen)} times: give a function"
+            )
+        return seen[0]
+
+    return read

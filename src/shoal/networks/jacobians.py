@@ -1,0 +1,227 @@
+"""Derivatives of each sample's outputs with respect to parameters, for any module."""
+
+import warnings
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import functional_call, jacrev, vmap
+from torch.nn import Module
+
+from shoal.core.checks import items
+from shoal.core.torch_compat import named_tensors
+from shoal.networks.modules import ModuleInputs, is_named, mixing_submodule
+
+
+def chosen_parameters(module: Module, trainable: Iterable[str] | None) -> dict[str, Tensor]:
+    """The parameters that patterns choose, each once, by its first name.
+
+    Args:
+        module: Any module.
+        trainable: Names of parameters or of modules, or patterns such as ``"*.bias"``; ``"all"``
+            for all; by default those that require a gradient.
+    """
+    aliases = dict(module.named_parameters(remove_duplicate=False))
+    if trainable is None:
+        names = {name for name, p in aliases.items() if p.requires_grad}
+    elif trainable == "all":
+        names = {name for name, p in aliases.items() if p.is_floating_point()}
+    else:
+        patterns = items("trainable", trainable, "a set of names of parameters")
+        names = {name for pattern in patterns for name in _matching(pattern, aliases)}
+        if not names:
+            raise ValueError("trainable must name at least one parameter, got none")
+    wanted = {id(aliases[name]) for name in names}
+    found = {n: p.detach() for n, p in module.named_parameters() if id(p) in wanted}
+    if other := [name for name, p in found.items() if not p.is_floating_point()]:
+        raise TypeError(f"trainable must choose real parameters, got {', '.join(other)}")
+    return found
+
+
+def _matching(pattern: object, names: Iterable[str]) -> list[str]:
+    if not isinstance(pattern, str):
+        raise TypeError(f"trainable must hold names of parameters, got {pattern!r}")
+    found = [name for name in names if is_named(name, pattern)]
+    if not found:
+        raise ValueError(
+            f"trainable must be chosen from the parameters {', '.join(names) or '(none)'}, or be "
+            f"names of modules or patterns of names, got {pattern!r}"
+        )
+    return found
+
+
+class Jacobians:
+    """Derivatives of the outputs for each sample, evaluated alone, and their inner products.
+
+    ``torch.func`` takes them for many samples at once; a module that does not allow that is
+    differentiated sample by sample. Its buffers stay as they are.
+
+    Args:
+        module: Any module.
+        chosen: The parameters, by name.
+        x: Inputs, to find out the shape of the outputs.
+        memory: Most bytes of derivatives at a time.
+    """
+
+    def __init__(
+        self, module: Module, chosen: dict[str, Tensor], x: ModuleInputs, memory: int
+    ) -> None:
+        self.module, self.chosen, self.memory = module, chosen, memory
+        self._batched = True  # until the module turns out not to allow it
+        named = (*module.named_parameters(), *module.named_buffers())
+        self._others = {n: p.detach() for n, p in module.named_parameters() if n not in chosen}
+        self._buffers = dict(module.named_buffers())
+        first = {id(t): n for n, t in named}
+        self._first = {name: first[id(t)] for name, t in named_tensors(module).items()}
+        if (name := mixing_submodule(module)) is not None:
+            where = f"its submodule {name!r}" if name else "itself"
+            raise ValueError(
+                "model must have outputs for each sample that depend on nothing else, got a "
+                f"{type(module).__name__} in which {where}, in the mode it is in, is random or "
+                "lets samples see each other: call network.eval() first"
+            )
+        with torch.no_grad():
+            output = self._check_independence(x)
+        self.outputs, self.dtype = output.numel(), torch.promote_types(output.dtype, torch.float32)
+
+    def __call__(self, *arguments: Any, **named: Any) -> Tensor:
+        """The outputs for samples, with the present parameters."""
+        return self._call(self.chosen, ModuleInputs((arguments, named)))
+
+    def _call(self, chosen: dict[str, Tensor], x: ModuleInputs) -> Tensor:
+        # copies: modules may write to buffers, as those with spectral norms and counters do
+        buffers = {name: buffer.clone() for name, buffer in self._buffers.items()}
+        given = {**self._others, **buffers, **chosen}
+        tensors = {name: given[first] for name, first in self._first.items()}
+        output = functional_call(self.module, tensors, *x.arguments, tie_weights=False)
+        if not isinstance(output, Tensor) or not output.is_floating_point():
+            kind = output.dtype if isinstance(output, Tensor) else type(output).__name__
+            raise TypeError(f"model must return a tensor of real numbers, got {kind}")
+        if not output.dim() or len(output) != len(x):
+            raise ValueError(
+                f"model must return a row for each of its samples, {len(x)}, got a tensor of "
+                f"shape {tuple(output.shape)}"
+            )
+        return output
+
+    def _check_independence(self, x: ModuleInputs) -> Tensor:
+        """The outputs for one sample; those for another must not change them."""
+        pair = x.map(lambda tensor: torch.cat([tensor[:1], tensor[-1:]]))
+        together, *apart = (part.given_to(self) for part in (pair, pair[:1], pair[1:]))
+        alone = torch.cat(apart)
+        if not alone.isfinite().all():
+            raise ValueError("model must have finite outputs, got infinity or NaN")
+        tolerance = max(1e-3, 8 * torch.finfo(alone.dtype).eps)
+        if float((together - alone).abs().max()) > tolerance * float(alone.abs().max()):
+            raise ValueError(
+                "model must have outputs for each sample that depend on nothing else, got other "
+                "ones where samples are evaluated together or again: call network.eval() first"
+            )
+        return alone[:1]
+
+    def _one(self, chosen: dict[str, Tensor], arguments: Any, outputs: slice) -> Tensor:
+        alone = ModuleInputs(arguments).map(lambda tensor: tensor[None])
+        return self._call(chosen, alone).flatten()[outputs]
+
+    def of(self, x: ModuleInputs, outputs: slice = slice(None)) -> list[Tensor]:
+        """The derivatives in each parameter, of shape (samples, outputs, numbers)."""
+        if self._batched:
+            try:
+                with warnings.catch_warnings(), torch.enable_grad():
+                    warnings.filterwarnings("ignore", "There is a performance drop")
+                    each = vmap(jacrev(self._one), (None, 0, None))
+                    taken = each(self.chosen, x.arguments, outputs)
+                return [taken[name].flatten(2) for name in self.chosen]
+            except (RuntimeError, TypeError, ValueError):  # an error of the module comes again
+                self._batched = False
+        with torch.enable_grad():
+            leaves = {name: p.detach().requires_grad_() for name, p in self.chosen.items()}
+            rows = [
+                self._rows(leaves, self._call(leaves, one).flatten()[outputs])
+                for one in x.blocks(1)
+            ]
+        return [torch.stack(parts).flatten(2) for parts in zip(*rows, strict=True)]
+
+    @staticmethod
+    def _rows(leaves: dict[str, Tensor], output: Tensor) -> list[Tensor]:
+        """One backward pass for each output."""
+        if not output.requires_grad:  # none of the parameters is used
+            return [p.new_zeros(len(output), *p.shape) for p in leaves.values()]
+        found = [
+            torch.autograd.grad(
+                one, list(leaves.values()), retain_graph=True, materialize_grads=True
+            )
+            for one in output
+        ]
+        return [torch.stack(parts) for parts in zip(*found, strict=True)]
+
+    def ntk(
+        self, x1: ModuleInputs, x2: ModuleInputs | None = None, *, diag: bool = False
+    ) -> Tensor:
+        r"""$\frac1K\sum_k\langle\nabla f_k(x), \nabla f_k(x')\rangle$; each $x$ and its partner."""
+        right = x1 if x2 is None else x2
+        shape = (len(x1),) if diag else (len(x1), len(right))
+        total = torch.zeros(shape, dtype=self.dtype, device=x1.first.device)
+        if not self.chosen:
+            return total
+        samples, count = self._sizes(x1, len(x1), len(right))
+        for outputs in (slice(k, k + count) for k in range(0, self.outputs, count)):
+            for i, rows in enumerate(x1.blocks(samples)):
+                left, at = self.of(rows, outputs), slice(i * samples, (i + 1) * samples)
+                if diag:
+                    other = left if x2 is None else self.of(x2[at], outputs)
+                    total[at] += self._sum((a * b).sum((1, 2)) for a, b in _pairs(left, other))
+                    continue
+                for j, columns in enumerate(right.blocks(samples)):
+                    if x2 is None and j < i:  # the transpose of an earlier one
+                        continue
+                    other = left if x2 is None and i == j else self.of(columns, outputs)
+                    products = (a.flatten(1) @ b.flatten(1).T for a, b in _pairs(left, other))
+                    total[at, j * samples : (j + 1) * samples] += self._sum(products)
+        if x2 is None and not diag:
+            total = total.triu() + total.triu(1).T
+        return total / self.outputs
+
+    def gram(self, x: ModuleInputs) -> Tensor:
+        r"""$JJ^\top$ of all outputs, in float64: a row for each sample and each of its outputs."""
+        n, k = len(x), self.outputs
+        total = torch.zeros(n, k, n, k, dtype=torch.float64, device=x.first.device)
+        size = max(1, self._sizes(x, n, n)[0] // k)
+        for i, rows in enumerate(x.blocks(size)):
+            left = [part.double() for part in self.of(rows)]
+            for j, columns in enumerate(x.blocks(size)[: i + 1]):
+                other = left if i == j else [part.double() for part in self.of(columns)]
+                block = sum(torch.einsum("ikp,jlp->ikjl", a, b) for a, b in _pairs(left, other))
+                total[i * size : (i + 1) * size, :, j * size : (j + 1) * size] = block
+        whole = total.view(n * k, n * k)
+        return whole.tril() + whole.tril(-1).T
+
+    def _sum(self, parts: Iterator[Tensor]) -> Tensor:
+        return torch.stack([part.to(self.dtype) for part in parts]).sum(0)
+
+    def _sizes(self, x: ModuleInputs, *lengths: int) -> tuple[int, int]:
+        """How many samples, and how many of their outputs, fit twice into memory.
+
+        Outputs do not meet in the NTK: the more samples at once, the fewer are taken again.
+        """
+        room = max(1, self.memory // (2 * self._bytes(x[:1])))
+        samples = min(room, max(lengths))
+        return samples, min(self.outputs, max(1, room // samples))
+
+    def _bytes(self, x: ModuleInputs) -> int:
+        """The memory of the derivatives of one output, with everything that autograd saves."""
+        kept = [p.numel() * p.element_size() for p in self.chosen.values()]
+
+        def keep(tensor: Tensor) -> Tensor:
+            kept.append(tensor.numel() * tensor.element_size())
+            return tensor.detach()  # an operation that kept its own output would keep itself
+
+        leaves = {name: p.detach().requires_grad_() for name, p in self.chosen.items()}
+        with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
+            self._call(leaves, x)
+        return max(1, sum(kept))
+
+
+def _pairs(left: list[Tensor], right: list[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+    return zip(left, right, strict=True)

@@ -1,0 +1,208 @@
+"""Modules of any kind: their inputs, names, modes, and exact gradients."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import Module
+
+from shoal.core.checks import as_tensor, check_layout, float_tensor
+from shoal.core.torch_compat import changed_copy, pytree, submodules
+from shoal.equilibrium.gradients import SolveOptions
+from shoal.networks.network import Network
+
+Inputs = Tensor | tuple[Any, ...] | Mapping[str, Any]  # as users give them
+
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+_DROPOUTS = (
+    *(nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d),
+    *(nn.AlphaDropout, nn.FeatureAlphaDropout),
+)
+_PARALLEL = (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)
+
+
+@dataclass(frozen=True, eq=False)
+class ModuleInputs:
+    """The arguments of a module for some samples, each a tensor or a tree of tensors.
+
+    Attributes:
+        arguments: Positional and keyword arguments.
+    """
+
+    arguments: tuple[tuple[Any, ...], dict[str, Any]]
+
+    @classmethod
+    def checked(cls, name: str, x: object) -> "ModuleInputs":
+        """Check the inputs of a module.
+
+        Args:
+            name: Name of the argument, for errors.
+            x: A tensor, a tuple of positional arguments, or a dictionary of keyword arguments; all
+                tensors have samples in their first dimension.
+        """
+        if isinstance(x, Mapping):
+            if not all(isinstance(key, str) for key in x):
+                raise TypeError(f"{name} must have names of arguments as keys, got {list(x)}")
+            given = cls(((), dict(x)))
+        else:
+            given = cls((tuple(x) if isinstance(x, tuple | list) else (x,), {}))
+        found = {where: _checked(name, where, leaf) for where, leaf in given.named(name).items()}
+        if len({len(tensor) for tensor in found.values()}) != 1:
+            shapes = ", ".join(f"{tuple(t.shape)} in {where}" for where, t in found.items())
+            raise ValueError(
+                f"{name} must have tensors with the same samples in their first dimension, got "
+                f"{shapes or 'none'}; tensors that samples share can be buffers of the module"
+            )
+        return cls(pytree.tree_unflatten(found.values(), pytree.tree_structure(given.arguments)))
+
+    def named(self, name: str) -> dict[str, Tensor]:
+        """All tensors: a single one by the name of all, others as ``x[0]`` or ``x['mask']``."""
+        found = pytree.tree_flatten_with_path(self.arguments)[0]
+        if len(found) == 1:
+            return {name: found[0][1]}
+        return {name + pytree.keystr(path[1:]): leaf for path, leaf in found}
+
+    @property
+    def first(self) -> Tensor:
+        """The first tensor."""
+        tensor: Tensor = pytree.tree_leaves(self.arguments)[0]
+        return tensor
+
+    def __len__(self) -> int:
+        """The number of samples."""
+        return len(self.first)
+
+    def __getitem__(self, rows: slice | Tensor) -> "ModuleInputs":
+        """Some of the samples."""
+        return self.map(lambda tensor: tensor[rows])
+
+    def blocks(self, size: int) -> list["ModuleInputs"]:
+        """All samples in blocks."""
+        return [self[slice(start, start + size)] for start in range(0, len(self), size)]
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> "ModuleInputs":
+        """A function of each tensor."""
+        return ModuleInputs(pytree.tree_map(function, self.arguments))
+
+    def given_to(self, function: Callable[..., Any]) -> Any:
+        """The result of a module, or a function, for them."""
+        positional, named = self.arguments
+        return function(*positional, **named)
+
+
+def _checked(name: str, where: str, leaf: object) -> Tensor:
+    tensor = as_tensor(leaf, where)
+    if not isinstance(tensor, Tensor):
+        place = "" if where == name else f" in {where}"
+        raise TypeError(
+            f"{name} must be a tensor or an array, or a tuple or a dictionary of the arguments of "
+            f"the module, got {type(leaf).__name__}{place}; everything else, such as the edges of "
+            "a graph, can be buffers of the module"
+        )
+    check_layout(where, tensor)
+    if tensor.is_floating_point():
+        tensor = float_tensor(where, tensor)
+    if not tensor.dim() or not len(tensor):
+        raise ValueError(
+            f"{where} must have samples in its first dimension, at least one, got shape "
+            f"{tuple(tensor.shape)}"
+        )
+    tensor = tensor.detach()
+    return tensor.clone() if tensor.is_inference() else tensor  # to be differentiated
+
+
+def is_named(name: str, pattern: str) -> bool:
+    """Whether a pattern matches the name of a parameter, or of a module that it is part of.
+
+    Example:
+        >>> [is_named("blocks.0.linear.bias", p) for p in ("blocks", "*.linear", "*.bias", "bias")]
+        [True, True, True, False]
+    """
+    parts = name.split(".")
+    names = [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
+    return pattern in names or any(fnmatchcase(one, pattern) for one in names)
+
+
+def exact(module: Module, *, silent: bool = False) -> Module:
+    """A view of a module that shares its parameters and has exact gradients of equilibria.
+
+    Only the modules on the way to layers and networks with an equilibrium are copied, and no
+    tensor. A module without equilibria is returned itself; one that was compiled or distributed is
+    unwrapped. The view has no warm starts, and leaves the logs of the modules' solves alone.
+
+    Args:
+        module: Any module.
+        silent: As in :meth:`Network.exact`.
+    """
+    return _exact(module, silent, {})
+
+
+def _exact(module: Module, silent: bool, copies: dict[int, Module]) -> Module:
+    """The view of a module; one that stands in several places stays one."""
+    if id(module) not in copies:
+        copies[id(module)] = _copied(module, silent, copies)
+    return copies[id(module)]
+
+
+def _copied(module: Module, silent: bool, copies: dict[int, Module]) -> Module:
+    if isinstance(module, Network):
+        return module.exact(silent=silent)
+    if isinstance(module, _PARALLEL):
+        return _exact(module.module, silent, copies)
+    before = dict(submodules(module).items())  # those of TorchScript are no dictionary
+    if (source := before.get("_orig_mod")) is not None:
+        return _exact(source, silent, copies)
+    children = {
+        name: None if child is None else _exact(child, silent, copies)
+        for name, child in before.items()
+    }
+    same = all(children[name] is child for name, child in before.items())
+    modules = None if same else children
+    if (options := solve_options(module)) is not None:
+        exact_options = options.exact(silent=silent)
+        return changed_copy(module, modules=modules, options=exact_options, warm_start=False)
+    return module if same else changed_copy(module, modules=modules)
+
+
+def solve_options(module: Module) -> SolveOptions | None:
+    """How a module solves for an equilibrium, with the log of its last solves, if it does."""
+    options = getattr(module, "options", None)
+    return options if isinstance(options, SolveOptions) else None
+
+
+def check_whole(name: str, module: Module) -> None:
+    """Refuse a module whose weights are divided among processes."""
+    divided = [key for key, weight in module.named_parameters() if hasattr(weight, "full_tensor")]
+    if divided:
+        raise ValueError(
+            f"{name} must have whole weights, and {divided[0]!r} is divided among processes, as by "
+            "fully_shard: load its full_tensor() into a module that is not"
+        )
+
+
+@contextmanager
+def evaluating(module: Module) -> Iterator[None]:
+    """A context with a module in evaluation mode, neither random nor learning."""
+    modes = [(one, one.training) for one in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for one, mode in modes:
+            one.training = mode
+
+
+def mixing_submodule(module: Module) -> str | None:
+    """The name of a submodule that, in its present mode, is random or normalizes over samples."""
+    for name, one in module.named_modules():
+        normalizes = isinstance(one, _BATCH_NORMS)
+        drops = isinstance(one, _DROPOUTS) and one.p > 0
+        attends = isinstance(one, torch.nn.RNNBase | torch.nn.MultiheadAttention)
+        random = drops or isinstance(one, torch.nn.RReLU) or (attends and one.dropout > 0)
+        if (one.training and (random or normalizes)) or (normalizes and one.running_mean is None):
+            return str(name)
+    return None

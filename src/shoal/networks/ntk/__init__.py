@@ -1,1 +1,0 @@
-"""The kernels of finite networks, of any module."""

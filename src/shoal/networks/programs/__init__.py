@@ -1,1 +1,0 @@
-"""Networks as programs and source that need no shoal."""

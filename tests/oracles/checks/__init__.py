@@ -1,1 +1,0 @@
-"""Independent checks of the reference values; each module has some."""
