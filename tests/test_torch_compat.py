@@ -73,7 +73,7 @@ def test_no_other_file_uses_private_names() -> None:
     ("owner", "name"),
     [
         (torch._C._functorch, "is_functorch_wrapped_tensor"),
-        (torch, "_foreach_copy_"),
+        (torch.autograd, "_get_sequence_nr"),
     ],
 )
 def test_a_missing_name_is_said(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> None:

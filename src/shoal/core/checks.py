@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.masked import MaskedTensor
 
-from shoal.core.torch_compat import FakeTensor
-
 FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})  # to compute in
 
 T = TypeVar("T")
@@ -234,7 +232,7 @@ def check_layout(name: str, tensor: Tensor) -> None:
 
 def check_values(name: str, tensor: Tensor) -> None:
     """Say that a tensor has a shape and no values, if so."""
-    if tensor.is_meta or isinstance(tensor, FakeTensor):
+    if tensor.is_meta:
         raise TypeError(f"{name} must be a tensor with values, got one of shapes alone")
 
 

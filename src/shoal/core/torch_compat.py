@@ -15,16 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.utils import parametrize
 
 TESTED = "2.10", "2.15"  # the oldest and the newest version of torch in docs/install.md
 
 try:
-    from torch import _foreach_copy_
-    from torch._C import _get_tracing_state, _len_torch_dispatch_stack
-    from torch._C._autograd import (
-        _top_saved_tensors_default_hooks,
-    )
     from torch._C._functorch import (
         TransformType,
         _unwrap_for_grad,
@@ -40,7 +34,6 @@ try:
     )
     from torch._compile import _disable_dynamo
     from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter
-    from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
     from torch.autograd import _get_sequence_nr  # type: ignore[attr-defined]
     from torch.autograd.forward_ad import _set_fwd_grad_enabled
     from torch.autograd.graph import _engine_run_backward
@@ -54,7 +47,7 @@ except ImportError as error:
     ) from error
 
 # names without an underscore, for what is used as it is
-foreach_copy_, pytree = _foreach_copy_, _pytree
+pytree = _pytree
 is_wrapped = is_functorch_wrapped_tensor  # by a transform of torch.func
 is_batched_by_autograd = is_legacy_batchedtensor  # as by is_grads_batched=True
 version: Callable[[Tensor], int] = attrgetter("_version")  # how often it was changed in place
@@ -233,12 +226,6 @@ def named_tensors(module: nn.Module) -> dict[str, Tensor]:
     return found
 
 
-def own_tensors(module: nn.Module) -> dict[str, Tensor]:
-    """The parameters and buffers of a module without those of its submodules."""
-    held = (*module._parameters.items(), *module._buffers.items())
-    return {name: tensor for name, tensor in held if tensor is not None}
-
-
 def changed_copy(
     module: _Module,
     *,
@@ -264,15 +251,6 @@ def changed_copy(
     return other
 
 
-def has_loose_tensors(module: nn.Module) -> bool:
-    """Whether tensors are attributes of a module but neither parameters nor buffers of it.
-
-    Such are weights that hooks make of parameters before each call, as those of
-    ``torch.nn.utils.prune``, and all weights of the replicas that ``nn.DataParallel`` makes.
-    """
-    return any(isinstance(held, Tensor) for held in module.__dict__.values())
-
-
 def is_called_otherwise(module: nn.Module) -> bool:
     """Whether a call of a module is more than its ``forward``: hooks of its own, or compiled."""
     several = (
@@ -282,11 +260,6 @@ def is_called_otherwise(module: nn.Module) -> bool:
         module._backward_hooks,
     )
     return any(several) or module._compiled_call_impl is not None
-
-
-def is_reusing_weights() -> bool:
-    """Whether parametrized weights that were made once are used again and forgotten at last."""
-    return bool(parametrize._cache_enabled)
 
 
 def lent_tensors(module: nn.Module, tensors: Mapping[str, Tensor]) -> AbstractContextManager[Any]:
@@ -374,11 +347,6 @@ def kept_buffers() -> AbstractContextManager[Any]:
     return context
 
 
-def has_hooks() -> bool:
-    """Whether tensors that autograd keeps go through hooks, such as those of checkpointing."""
-    return _top_saved_tensors_default_hooks(False) is not None
-
-
 def without_forward_mode() -> AbstractContextManager[Any]:
     """A context in which forward mode follows nothing."""
     return cast("AbstractContextManager[Any]", _set_fwd_grad_enabled(False))
@@ -397,11 +365,6 @@ def without_fused_attention() -> Iterator[None]:
 def in_forward_mode() -> bool:
     """Whether forward mode may follow something, outside of ``torch.func``."""
     return forward_ad._current_level >= 0
-
-
-def is_traced() -> bool:
-    """Whether operations are recorded by ``torch.jit`` or seen by a dispatch mode."""
-    return _get_tracing_state() is not None or _len_torch_dispatch_stack() > 0
 
 
 def uncompiled(function: Callable[_P, _R]) -> Callable[_P, _R]:
