@@ -238,8 +238,8 @@ def _warn_of_bias(mixture: GaussianMixture) -> None:
         if abs(biased - value) > _BIASED * max(biased, value):
             _warn(
                 f"the fitted covariance C of class {name!r} has tr C²/p = {biased:.3g}, but that "
-                f"of the data is {value:.3g}: with few samples for the dimension its eigenvalues are "
-                "too far apart, and in a form that is too simple not enough; the spectrum is "
+                f"of the data is {value:.3g}: with few samples for the dimension its eigenvalues "
+                "are too far apart, and in a form that is too simple not enough; the spectrum is "
                 "that of the fitted covariance"
             )
             return
