@@ -52,7 +52,7 @@ class GPyTorchKernel(Kernel):  # type: ignore[misc]
 
     Where the activation is positively homogeneous and there are no biases, the input variance is a
     factor of the kernel, and does what the ``outputscale`` of a ``ScaleKernel`` does: learn one of
-    them. Beside length scales, of which it is a common factor, it is not learned by default.
+    them. It is a common factor of length scales, and not learned by default beside these.
 
     Args:
         architecture: The network. Its variances are the initial ones.
@@ -60,7 +60,7 @@ class GPyTorchKernel(Kernel):  # type: ignore[misc]
         trainable: The groups of parameters that the NTK counts; all by default.
         width: See :func:`shoal.kernel_function`.
         learn: Names out of ``architecture.variances`` that become parameters; all by default, but
-            the input variance beside length scales. The others stay what they are.
+            the input variance beside length scales. The others stay fixed.
         constraints: Constraints that replace these, by the names of variances.
         priors: Priors of variances, by their names.
         ard_num_dims: The number of features, to learn a length scale for each; by default there
@@ -118,7 +118,7 @@ class GPyTorchKernel(Kernel):  # type: ignore[misc]
         )
         if not isinstance(architecture, Architecture):
             raise TypeError(f"architecture must be an Architecture, got {architecture!r}")
-        chosen_kernels(architecture, trainable=trainable, width=width)  # or say why there is none
+        chosen_kernels(architecture, trainable=trainable, width=width)  # or an error
         self.image_shape = image_shape
         self.which = one_of("which", which, ("ck", "ntk"))
         self.trainable = architecture.check_trainable(trainable)
@@ -291,7 +291,7 @@ def _names(
     options: tuple[str, ...],
     default: tuple[str, ...] = (),
 ) -> tuple[str, ...]:
-    """The given names, or say which there are."""
+    """The given names, or an error that lists all."""
     if given is None:
         return default
     names = items(argument, given, "a collection of names")

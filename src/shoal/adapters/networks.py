@@ -31,7 +31,7 @@ def described_function(
 
 
 def as_images(x: Any, architecture: Architecture, image_shape: Sequence[int] | None) -> Any:
-    """Rows of numbers as images where an architecture takes these, or say why they are none.
+    """Rows of numbers as images where an architecture takes these, or an error.
 
     Args:
         x: A tensor or an array. shape: (n, p)
