@@ -8,7 +8,6 @@ import sys
 import numpy as np
 import pytest
 import torch
-from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 import shoal
@@ -113,41 +112,6 @@ def test_gradients_of_the_marginal_likelihood(which: str) -> None:
     )
 
 
-@pytest.mark.thorough
-def test_the_variance_of_largest_marginal_likelihood_is_learned() -> None:
-    x = inputs(40)
-    random = np.random.default_rng(2)
-    true = relu_deq(x.numpy(), 0.6, 0.8)[0] + 1e-2 * np.eye(40)
-    y = np.linalg.cholesky(true) @ random.standard_normal(40)
-
-    def loss(recurrent: float) -> float:
-        matrix = relu_deq(x.numpy(), recurrent, 0.8)[0] + 1e-2 * np.eye(40)
-        return -log_marginal_likelihood(matrix, y)
-
-    best = minimize_scalar(loss, bounds=(0, 1), method="bounded", options={"xatol": 1e-8})
-    assert 0.05 < best.x < 0.95
-    covariance = GPyTorchKernel(RELU, learn=["recurrent_variance"])
-    targets = torch.from_numpy(y)
-    model = Process(x, targets, covariance, noise=1e-2)
-    model.covar_module.outputscale = 1.0
-    for parameter in model.parameters():
-        parameter.requires_grad_(parameter is covariance.raw_recurrent_variance)
-    likelihood = gpytorch.mlls.ExactMarginalLogLikelihood(model.likelihood, model)
-    optimizer = torch.optim.LBFGS(
-        [covariance.raw_recurrent_variance], max_iter=30, line_search_fn="strong_wolfe"
-    )
-
-    def closure() -> Tensor:
-        optimizer.zero_grad()
-        value = -likelihood(model(x), targets)
-        value.backward()
-        return value
-
-    optimizer.step(closure)
-    assert covariance.architecture.recurrent_variance == pytest.approx(best.x, abs=1e-3)
-    assert covariance.architecture.input_variance == 0.8
-
-
 def test_predictions_are_those_of_the_process() -> None:
     x, z = inputs(15), inputs(4, seed=1)
     y = torch.cos(x.sum(1))
@@ -218,18 +182,6 @@ def test_states_copies_and_pickles() -> None:
         assert other.architecture == first.architecture
     assert first.architecture.recurrent_variance == pytest.approx(0.7)
     assert first.architecture.input_variance == pytest.approx(1.4)
-
-
-def test_single_precision() -> None:
-    x = inputs(8).float()
-    covariance = GPyTorchKernel(RELU).float()
-    matrix = covariance(x).to_dense()
-    assert matrix.dtype == torch.float32
-    np.testing.assert_allclose(
-        matrix.detach(), relu_deq(x.double().numpy(), 0.3, 0.8)[0], atol=1e-5
-    )
-    matrix.sum().backward()
-    assert covariance.raw_recurrent_variance.grad.dtype == torch.float32
 
 
 @pytest.mark.parametrize(

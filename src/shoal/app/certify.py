@@ -3,14 +3,10 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import torch
 import typer
 
 from shoal.app import options
-from shoal.app import output as out
 from shoal.app.options import DATA, NETWORK, left_out
-from shoal.core import checks
-from shoal.core.fields import plain
 
 if TYPE_CHECKING:
     from shoal.networks import Network
@@ -69,9 +65,14 @@ def certify(
 
     Exit codes: 2, bad input; 3, nothing is established, which never means that training fails.
     """
+    import torch
+
     import shoal
+    from shoal.app import output as out
     from shoal.app.inputs import load_inputs
     from shoal.app.network_sections import CERTIFICATE, certificate_findings
+    from shoal.core import checks
+    from shoal.core.fields import plain
     from shoal.diagnosis.words import Row
 
     if load is not None:
