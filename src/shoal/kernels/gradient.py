@@ -346,7 +346,8 @@ def _strip_gradients(matrix: _Derivatives, upstream: Upstream, strip: Strip) -> 
         cosine.diagonal().fill_(0.0)  # which counts for nothing
     single = plan.outside(matrix.surface, strip, cosine)
     if bool(single.any()):
-        where = single.nonzero(as_tuple=True)
+        counted = [u != 0 for u in above if u is not None]
+        where = (single & torch.stack(counted).any(0)).nonzero(as_tuple=True)
         values = [cosine.new_zeros(len(where[0])) if u is None else u[where] for u in above]
         pairs = *strip.inputs(where), torch.stack(values).double()
         cosine.masked_fill_(single, 0.0)
