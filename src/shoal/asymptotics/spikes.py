@@ -17,8 +17,8 @@ from itertools import pairwise
 import numpy as np
 import scipy  # whose parts are imported where they are first used
 
+from shoal.asymptotics.equation import Array
 from shoal.asymptotics.law import Law
-from shoal.asymptotics.populations import Array
 from shoal.core.exceptions import AccuracyError, ConvergenceError
 
 
@@ -102,8 +102,8 @@ class _Function:
     def __init__(self, law: Law, part: LowRank) -> None:
         self.law, self.part = law, part
         self.rank = len(part.matrix)
-        self._nearby: list[Array] | None = None  # solutions at the last z
-        self._forms = law.population.forms(np.hstack([part.means, part.images]))
+        self._nearby: Array | None = None  # the solution at the last z
+        self._forms = law.forms(np.hstack([part.means, part.images]))
         self._gram = part.means.T @ part.means
         # p times the variance of 2 μ_aᵀz_i/√p
         self._mixed = 4 / len(part.means) * (part.means * part.images).sum(0)
@@ -116,22 +116,22 @@ class _Function:
 
     def gamma(self, z: float) -> Array:
         """Γ(z)."""
-        u = self._diagonals(z)
+        u = -1 / self._solution(z)
         return self._both(u, np.zeros_like(u))[0]
 
     def slope(self, z: float) -> Array:
         """Γ'(z)."""
-        u = self._diagonals(z)
-        return self._both(u, self.law.slopes(z, self._nearby or []))[1]
+        v = self._solution(z)
+        return self._both(-1 / v, self.law.slopes(z, v))[1]
 
-    def _diagonals(self, z: float) -> Array:
+    def _solution(self, z: float) -> Array:
         self._nearby = self.law.outside(z, self._nearby)
-        return self.law.diagonals(self._nearby)
+        return self._nearby
 
     def _both(self, u: Array, slope: Array) -> tuple[Array, Array]:
         """Γ and its derivative along a change of u."""
         law, part = self.law, self.part
-        forms, change = self._forms(law.ratios * u, law.ratios * slope)
+        forms, change = self._forms(u, slope)
         load, load_change = (law.class_ratios * v[law.index] for v in (u, slope))  # c_a u_a
         size, classes = part.means.shape
         means, images = slice(0, classes), slice(classes, 2 * classes)
