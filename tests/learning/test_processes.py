@@ -113,7 +113,7 @@ def test_groups_that_are_none():
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("which", "launched"), [(0, 1), (3, 2)], ids=["fit.py", "train.py"])
+@pytest.mark.parametrize(("which", "launched"), [(0, 1), (2, 2)], ids=["fit.py", "train.py"])
 def test_the_programs_of_the_page_under_torchrun(which, launched, tmp_path):
     pytest.importorskip("sklearn")
     page = Path(__file__).parents[2] / "docs" / "several-processes.md"
