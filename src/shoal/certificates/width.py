@@ -112,7 +112,7 @@ def required_width(
 
     def smallest(succeeds: Callable[[Network[Any]], bool]) -> int | None:
         for exponent in range(1, largest.bit_length()):
-            if all(succeeds(network(1 << exponent, seed)) for seed in range(seeds)):
+            if all(succeeds(network(2**exponent, seed)) for seed in range(seeds)):
                 return 1 << exponent
         return None
 

@@ -27,17 +27,14 @@ from shoal.architectures import ImplicitNetwork, Weights
 from shoal.core.exceptions import AccuracyError
 from shoal.kernels.approximations.choice import TOLERANCE
 from shoal.kernels.approximations.surface import (
-    Span,
     Surface,
     compressed,
-    norm_span,
-    surface,
     to_unit,
     trimmed,
 )
 from shoal.kernels.edges import derivatives, own_derivatives
 from shoal.kernels.function import KernelFunction
-from shoal.kernels.plan import INSET, Plan
+from shoal.kernels.plan import Plan
 from shoal.kernels.result import Kernels
 from shoal.numerics import (
     chebyshev_basis,
@@ -47,6 +44,7 @@ from shoal.numerics import (
 )
 from shoal.numerics.sampling import off_grid
 
+_INSET = 1e-3  # next to 0 and π derivatives in norms and variances are lost
 _CHECKS = 4  # norms, off the grid, at which the error is measured, at as many angles as it has
 _WORST = 10  # error of slopes, in the tolerance of values and in the largest slope
 
@@ -79,15 +77,15 @@ class Slopes:
         return self.diagonal.to(norm.device) @ basis
 
 
-def slopes(plan: Plan, names: tuple[str, ...], angles: Span) -> Slopes:
-    """The slopes of a matrix that has a surface, at a range of angles without 0 and π.
+def slopes(plan: Plan, names: tuple[str, ...]) -> Slopes:
+    """The slopes of a matrix, at the angles of its surface but 0 and π.
 
     Raises:
         AccuracyError: If the kernel is too rough at these angles.
     """
-    base, tolerance = _base(plan, angles), TOLERANCE[plan.left.points.dtype]
-    low, high = base.angles
-    angles = max(angles[0], low, INSET), min(angles[1], high, math.pi - INSET)
+    base, tolerance = plan.surface, TOLERANCE[plan.like.dtype]
+    assert base is not None
+    angles = max(base.angles[0], _INSET), min(base.angles[1], math.pi - _INSET)
     around = base.coefficients.shape[-1] + 1
     nodes = chebyshev_nodes(around, *angles)
     if base.norms is None:
@@ -125,19 +123,6 @@ def slopes(plan: Plan, names: tuple[str, ...], angles: Span) -> Slopes:
     if not error <= _WORST * tolerance * size:
         raise AccuracyError(f"slopes of {plan.function.architecture!r} are met to {error:.1e} only")
     return found
-
-
-def _base(plan: Plan, angles: Span) -> Surface:
-    """The surface of the values that covers a range of angles, or that of the plan."""
-    base, tolerance = plan.surface, TOLERANCE[plan.left.points.dtype]
-    assert base is not None
-    if isinstance(plan.wide, Surface):
-        return plan.wide.restricted(angles, tolerance / 10)
-    covered = base.angles[0] <= angles[0] and angles[1] <= base.angles[1]
-    if covered or base.norms is None:
-        return base
-    norms = torch.cat([plan.left.norm, plan.right.norm])
-    return surface(plan.function, norm_span(norms[norms > 0]), angles, tolerance, plan.pairs)
 
 
 def _sampled(
