@@ -31,12 +31,13 @@ from shoal.gaussian.quadrature import nearby_breaks, normal_density, resolved_ed
 Orders: TypeAlias = tuple[tuple[int, int], ...]
 
 _ERROR = 1e-13  # largest difference of both orders of u and v, relative to the mean squares
-_STEP = 0.14  # in y; the step of a half-line, which is graded towards a kink, is the same
+_STEP, _GRADED = 0.14, 0.115  # steps in y; on half-lines, which are graded towards a kink
 _DETAIL = 0.25  # step in τ, in widths of the finest panel that resolves the activation
 _FINE = 0.4  # step in ξ
 _HALVINGS = 3
+_PROBES = 3  # angles at which the first look is taken
 _WINDOW = 8.7  # standard deviations, of functions that grow no faster than powers
-_PANEL = 16  # nodes of a panel between kinks
+_PANEL = 18  # nodes of a panel between kinks
 _FAR = 64.0  # where an activation that has asymptotes is one of them
 _MOST = 1 << 14  # places τ
 
@@ -66,26 +67,37 @@ def grid(
     Raises:
         AccuracyError: If both orders of u and v differ, or a derivative vanishes.
     """
+    # a few of them tell which steps are short enough; one variance alone shows no error
+    few = variances[[0, len(variances) // 2, -1]]
+    few, at = torch.cat([few, few[-1:] / 2]), angles[:: max(1, len(angles) // _PROBES)]
+    for halving in range(_HALVINGS):
+        share = 0.5**halving
+        if len(variances) > len(few) and _grid(phi, orders, few, at, share)[2] > _ERROR:
+            continue
+        some = torch.cat([variances, variances[-1:] / 2])
+        values, sizes, error = _grid(phi, orders, some, angles, share)
+        if error <= _ERROR:
+            return values[:, :, :-1, :-1], {order: size[:-1] for order, size in sizes.items()}
+    raise AccuracyError(
+        f"the duals of {phi!r} at variances up to {float(variances.max()):.3g} differ if u and v "
+        "change places"
+    )
+
+
+def _grid(
+    phi: Activation, orders: Orders, variances: Tensor, angles: Tensor, share: float
+) -> tuple[Tensor, dict[int, Tensor], float]:
+    """The same with a share of the steps, and the difference of both orders of u and v."""
     both = tuple(dict.fromkeys(pair for j, k in orders for pair in ((j, k), (k, j))))
     forth, back = ([both.index(pair[::step]) for pair in orders] for step in (1, -1))
-    some = torch.cat([variances, variances[-1:] / 2])  # one variance alone shows no error
-    error = math.inf
-    for halving in range(_HALVINGS):
-        rule = _Grid(phi, both, some, 0.5**halving)
-        sizes = rule.sizes
-        if not all(bool((size > 0).all()) for size in sizes.values()):
-            raise AccuracyError(f"a derivative of {phi!r} vanishes")
-        found = rule.duals(angles)
-        found /= torch.stack([torch.outer(sizes[j], sizes[k]) for j, k in both])[..., None]
-        values, swapped = found[:, forth], found[:, back].transpose(2, 3)
-        error = float((values - swapped).abs().max())
-        if error <= _ERROR:
-            mean = ((values + swapped) / 2)[:, :, :-1, :-1]
-            return mean, {order: size[:-1] for order, size in sizes.items()}
-    raise AccuracyError(
-        f"the duals of {phi!r} at variances up to {float(some.max()):.3g} are known to {error:.1g} "
-        "only"
-    )
+    rule = _Grid(phi, both, variances, share)
+    sizes = rule.sizes
+    if not all(bool((size > 0).all()) for size in sizes.values()):
+        raise AccuracyError(f"a derivative of {phi!r} vanishes")
+    found = rule.duals(angles)
+    found /= torch.stack([torch.outer(sizes[j], sizes[k]) for j, k in both])[..., None]
+    values, swapped = found[:, forth], found[:, back].transpose(2, 3)
+    return (values + swapped) / 2, sizes, float((values - swapped).abs().max())
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,7 +190,7 @@ class _Grid:
 
     def _outer(self, finest: float) -> tuple[Tensor, Tensor]:
         """The values of x, symmetric about zero or one half of them, and their weights."""
-        step = _STEP * self.share
+        step = (_GRADED if self._kinked else _STEP) * self.share
         if self._kinked:  # doubly exponential towards the kink
             y = torch.arange(
                 -3.7, math.log(self._window / finest) + step, step, dtype=torch.float64
