@@ -18,6 +18,7 @@ $D_{kj}$ differ by is the error.
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import TypeAlias
 
 import torch
@@ -26,6 +27,7 @@ from torch import Tensor
 from shoal.activations import Activation
 from shoal.activations.panels import gauss_legendre, jump
 from shoal.core.exceptions import AccuracyError
+from shoal.gaussian.polynomials import normalized_hermite
 from shoal.gaussian.quadrature import nearby_breaks, normal_density, resolved_edges, window_edges
 
 Orders: TypeAlias = tuple[tuple[int, int], ...]
@@ -34,12 +36,13 @@ _ERROR = 1e-13  # largest difference of both orders of u and v, relative to the 
 _STEP, _GRADED = 0.14, 0.115  # steps in y; on half-lines, which are graded towards a kink
 _DETAIL = 0.25  # step in τ, in widths of the finest panel that resolves the activation
 _FINE = 0.4  # step in ξ
-_HALVINGS = 3
+_HALVINGS = 5  # of the work
 _PROBES = 3  # angles at which the first look is taken
 _WINDOW = 8.7  # standard deviations, of functions that grow no faster than powers
 _PANEL = 18  # nodes of a panel between kinks
 _FAR = 64.0  # where an activation that has asymptotes is one of them
 _MOST = 1 << 14  # places τ
+_MOMENTS, _NOTHING = 24, 1e-17  # of the remainder; the share of the last of them
 
 
 def can_grid(phi: Activation, orders: Orders, largest: float) -> bool:
@@ -71,7 +74,7 @@ def grid(
     few = variances[[0, len(variances) // 2, -1]]
     few, at = torch.cat([few, few[-1:] / 2]), angles[:: max(1, len(angles) // _PROBES)]
     for halving in range(_HALVINGS):
-        share = 0.5**halving
+        share = 0.5 ** (halving / 2)
         if len(variances) > len(few) and _grid(phi, orders, few, at, share)[2] > _ERROR:
             continue
         some = torch.cat([variances, variances[-1:] / 2])
@@ -296,12 +299,39 @@ class _Grid:
         return result
 
     def _summed(self, mean: Tensor, std: Tensor) -> Tensor:
+        """The sums over places, or over moments where the density is much wider than these."""
         tau, rest = self._places
-        z = (mean[..., None] - tau).div_(std[..., None])
-        sums = (z.square_().mul_(-0.5).exp_() @ rest).movedim(-1, 0) / (
-            std * math.sqrt(2 * math.pi)
-        )
-        return sums + torch.stack([self._asymptotic(k, mean, std**2) for k in self._inner_orders])
+        far = std[:, 0] >= self._farthest
+        result = mean.new_empty(rest.shape[1], *mean.shape)
+        if not bool(far.all()):
+            near = std[~far][..., None]
+            z = (mean[~far][..., None] - tau).div_(near)
+            sums = (z.square_().mul_(-0.5).exp_() @ rest).movedim(-1, 0)
+            result[:, ~far] = sums / (near[..., 0] * math.sqrt(2 * math.pi))
+        if bool(far.any()):
+            z = mean[far] / std[far]
+            polynomials = normalized_hermite(z, normal_density(z) / std[far])
+            terms = torch.stack(list(islice(polynomials, _MOMENTS)), 1)  # shape: (n, moments, x)
+            powers = std[far] ** -torch.arange(_MOMENTS)
+            weights = powers[:, None] * self._moments.T  # shape: (n, orders, moments)
+            result[:, far] = torch.bmm(weights, terms).transpose(0, 1)
+        return result + torch.stack([self._asymptotic(k, mean, std**2) for k in self._inner_orders])
+
+    @cached_property
+    def _moments(self) -> Tensor:
+        r"""$\int r(\tau)\,\tau^m\,d\tau / \sqrt{m!}$. shape: (moments, orders)."""
+        tau, rest = self._places
+        m = torch.arange(_MOMENTS, dtype=torch.float64)
+        return (tau ** m[:, None] @ rest) / (torch.lgamma(m + 1) / 2).exp()[:, None]
+
+    @cached_property
+    def _farthest(self) -> float:
+        """The standard deviation from which on the series of moments has ended."""
+        tau, rest = self._places
+        m = torch.arange(_MOMENTS - 4, _MOMENTS, dtype=torch.float64)
+        sizes = tau.abs() ** m[:, None] @ rest.abs() / rest.abs().sum(0)  # He_m is about √m!
+        roots = (sizes.amax(1) * (-torch.lgamma(m + 1) / 2).exp() / _NOTHING) ** (1 / m)
+        return float(roots.max())
 
     def _smoothed(self, mean: Tensor, std: Tensor) -> Tensor:
         window, step = self._window, _FINE * self.share
