@@ -100,7 +100,13 @@ def _grid(
     found = rule.duals(angles)
     found /= torch.stack([torch.outer(sizes[j], sizes[k]) for j, k in both])[..., None]
     values, swapped = found[:, forth], found[:, back].transpose(2, 3)
-    return (values + swapped) / 2, sizes, float((values - swapped).abs().max())
+    # at an angle of zero both orders are one sum: other steps show its error
+    others = _Grid(phi, both, variances, share / math.sqrt(2)).sizes
+    errors = [
+        (values - swapped).abs().max(),
+        *((others[k] / sizes[k] - 1).abs().max() for k in sizes),
+    ]
+    return (values + swapped) / 2, sizes, float(torch.stack(errors).max())
 
 
 @dataclass(frozen=True, eq=False)
