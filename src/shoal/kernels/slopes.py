@@ -134,7 +134,8 @@ def _between(left: Tensor, right: Tensor, core: Tensor) -> Tensor:
 
 def _inverse(nodes: Tensor, span: Span) -> Tensor:
     """The matrix that maps values at some nodes to coefficients of Chebyshev polynomials."""
-    return torch.linalg.inv(chebyshev_basis(to_unit(nodes, span), len(nodes) - 1))
+    inverse: Tensor = torch.linalg.inv(chebyshev_basis(to_unit(nodes, span), len(nodes) - 1))
+    return inverse
 
 
 def _sampled(
