@@ -5,7 +5,6 @@ python benchmarks/ratios.py [equilibria] [tables] [matrices] [--device cuda] [--
 Without a part's name, all parts run. On a CPU everything runs in one thread and CPU time is
 counted (``matrices``: as many threads as torch uses, shortest wall time), on a GPU wall time.
 Each ratio is of times from the same run, in which the contestants are interleaved.
-``--without-numba`` measures the default installation where Numba happens to be installed.
 
 equilibria  shoal.Equilibrium beside the twenty lines of plain_equilibrium.py and beside torchdeq
             (if it can be imported): forward and backward of a Tanh cell, Picard, rtol 1e-4
@@ -124,7 +123,6 @@ def torchdeq_layer(cell: nn.Module, start: Tensor, x: Tensor) -> Callable[[], Te
 
 FIRST_CALL = """
 import resource, sys, time
-{head}
 import torch, sklearn.datasets, shoal
 torch.set_num_threads(1)
 x = torch.tensor(getattr(sklearn.datasets, "load_{table}")().data[:1000], dtype=torch.float64)
@@ -142,7 +140,7 @@ print(first - start, second - first, time.process_time() - second)
 """
 
 
-def tables(limit: float, head: str) -> None:
+def tables(limit: float) -> None:
     """First calls on tables, each in a fresh process."""
     print(f"\nFirst kernel of a DEQ on a table, CPU seconds, one thread; ended after {limit:g} s")
     print(f"{'table':14} {'':13} " + " ".join(f"{name:>7}" for name in ACTIVATIONS))
@@ -151,7 +149,6 @@ def tables(limit: float, head: str) -> None:
             row = f"{table:14} {'standardized' if standardized else 'raw':13} "
             for activation in ACTIVATIONS:
                 script = FIRST_CALL.format(
-                    head=head,
                     table=table,
                     standardized=standardized,
                     activation=activation,
@@ -237,11 +234,7 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", help="equilibria, tables, matrices; default: all")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--limit", type=float, default=60.0, help="CPU seconds for a first call")
-    parser.add_argument("--without-numba", action="store_true", help="as the default installation")
     options = parser.parse_args()
-    head = "sys.modules['numba'] = None" if options.without_numba else ""
-    if options.without_numba:
-        sys.modules["numba"] = None  # type: ignore[assignment]
     parts = options.parts or ["equilibria", "tables", "matrices"]
     print(f"shoal {shoal.__version__}, torch {torch.__version__}, {options.device}")
     if "matrices" in parts:
@@ -251,7 +244,7 @@ def main() -> None:
     if "equilibria" in parts:
         equilibria(options.device)
     if "tables" in parts:
-        tables(options.limit, head)
+        tables(options.limit)
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ class WithTorchdeq(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """The outputs."""
         entering = self.net.inject(x)
-        ((layer, weight),) = self.net.turn
+        ((layer, weight),) = self.net.recurrent_layers
 
         def cell(z: Tensor) -> Tensor:
             inner = layer.preactivation(z, entering, weight)

@@ -34,7 +34,6 @@ NEEDS = {
     "shoal.adapters.sklearn_estimators": "sklearn",
     "shoal.adapters.sklearn_kernel": "sklearn",
     "shoal.data.official": "sklearn",
-    "shoal.equilibrium.cuda_graphs.fused_verdict": "triton",
     "shoal.kernels.gpu.half_precision": "triton",
     "shoal.kernels.gpu.pixels": "triton",
     "shoal.kernels.gpu.tiles": "triton",

@@ -162,31 +162,6 @@ def test_features_as_batches(batch: tuple[int, ...]) -> None:
             np.testing.assert_allclose(found[(*index, k)], expected, atol=1e-10)
 
 
-def biased_arccosine(x: np.ndarray, bias: float, depth: int) -> np.ndarray:
-    """The kernel of a ReLU network with biases, by the formula of Cho and Saul."""
-    gram = x @ x.T
-    for _ in range(depth):
-        gram = gram + bias
-        size = np.sqrt(np.outer(np.diag(gram), np.diag(gram)))
-        angle = np.arccos(np.clip(gram / size, -1, 1))
-        gram = size * (np.sin(angle) + (np.pi - angle) * np.cos(angle)) / (2 * np.pi)
-    return gram
-
-
-def test_biases_of_explicit_networks_are_learned() -> None:
-    network = shoal.FullyConnected(["relu", "relu"], bias_variance=0.5)
-    covariance, x = GPyTorchKernel(network), inputs(5, 2)
-    assert covariance.learned == ("bias_variance",)
-    matrix = covariance(x).to_dense()
-    expected = biased_arccosine(x.numpy(), 0.5, 2)
-    np.testing.assert_allclose(matrix.detach(), expected, atol=1e-7)
-    matrix.sum().backward()
-    h = 1e-5
-    up, down = (biased_arccosine(x.numpy(), 0.5 + s * h, 2).sum() for s in (1, -1))
-    slope = (1 - math.exp(-0.5)) * (up - down) / (2 * h)
-    assert covariance.raw_bias_variance.grad.item() == pytest.approx(slope, rel=1e-5)
-
-
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [

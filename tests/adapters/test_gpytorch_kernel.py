@@ -8,7 +8,6 @@ import sys
 import numpy as np
 import pytest
 import torch
-from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 import shoal
@@ -113,41 +112,6 @@ def test_gradients_of_the_marginal_likelihood(which: str) -> None:
     )
 
 
-@pytest.mark.thorough
-def test_the_variance_of_largest_marginal_likelihood_is_learned() -> None:
-    x = inputs(40)
-    random = np.random.default_rng(2)
-    true = relu_deq(x.numpy(), 0.6, 0.8)[0] + 1e-2 * np.eye(40)
-    y = np.linalg.cholesky(true) @ random.standard_normal(40)
-
-    def loss(recurrent: float) -> float:
-        matrix = relu_deq(x.numpy(), recurrent, 0.8)[0] + 1e-2 * np.eye(40)
-        return -log_marginal_likelihood(matrix, y)
-
-    best = minimize_scalar(loss, bounds=(0, 1), method="bounded", options={"xatol": 1e-8})
-    assert 0.05 < best.x < 0.95
-    covariance = GPyTorchKernel(RELU, learn=["recurrent_variance"])
-    targets = torch.from_numpy(y)
-    model = Process(x, targets, covariance, noise=1e-2)
-    model.covar_module.outputscale = 1.0
-    for parameter in model.parameters():
-        parameter.requires_grad_(parameter is covariance.raw_recurrent_variance)
-    likelihood = gpytorch.mlls.ExactMarginalLogLikelihood(model.likelihood, model)
-    optimizer = torch.optim.LBFGS(
-        [covariance.raw_recurrent_variance], max_iter=30, line_search_fn="strong_wolfe"
-    )
-
-    def closure() -> Tensor:
-        optimizer.zero_grad()
-        value = -likelihood(model(x), targets)
-        value.backward()
-        return value
-
-    optimizer.step(closure)
-    assert covariance.architecture.recurrent_variance == pytest.approx(best.x, abs=1e-3)
-    assert covariance.architecture.input_variance == 0.8
-
-
 def test_predictions_are_those_of_the_process() -> None:
     x, z = inputs(15), inputs(4, seed=1)
     y = torch.cos(x.sum(1))
@@ -175,17 +139,16 @@ def test_gradients_in_inputs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("activation", "guarantee", "limit"),
+    ("activation", "limit"),
     [
-        (shoal.activations.Tanh(), "kernel", 1.0),
-        (shoal.activations.Tanh(), "contraction", 0.25),
-        (shoal.activations.LeakyReLU(2.0), "kernel", 0.25),
-        (shoal.activations.Erf(), "kernel", np.pi / 4),
+        (shoal.activations.Tanh(), 1.0),
+        (shoal.activations.LeakyReLU(2.0), 0.25),
+        (shoal.activations.Erf(), np.pi / 4),
     ],
 )
-def test_constraints_are_those_of_well_posedness(activation, guarantee: str, limit: float) -> None:
+def test_constraints_are_those_of_well_posedness(activation, limit: float) -> None:
     deq = shoal.DEQ(activation, 0.05, 1.0)
-    covariance = GPyTorchKernel(deq, guarantee=guarantee)
+    covariance = GPyTorchKernel(deq)
     constraint = covariance.raw_recurrent_variance_constraint
     assert float(constraint.upper_bound) == pytest.approx(limit, rel=1e-12)
     assert float(constraint.lower_bound) == 0
@@ -220,25 +183,12 @@ def test_states_copies_and_pickles() -> None:
     assert first.architecture.input_variance == pytest.approx(1.4)
 
 
-def test_single_precision() -> None:
-    x = inputs(8).float()
-    covariance = GPyTorchKernel(RELU).float()
-    matrix = covariance(x).to_dense()
-    assert matrix.dtype == torch.float32
-    np.testing.assert_allclose(
-        matrix.detach(), relu_deq(x.double().numpy(), 0.3, 0.8)[0], atol=1e-5
-    )
-    matrix.sum().backward()
-    assert covariance.raw_recurrent_variance.grad.dtype == torch.float32
-
-
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
         ({"which": "nngp"}, ValueError, "which must be one of 'ck', 'ntk', got 'nngp'"),
         ({"learn": ["gamma"]}, ValueError, "learn must be one of 'recurrent_variance'"),
         ({"learn": "recurrent_variance"}, TypeError, "learn must be a collection of names"),
-        ({"guarantee": "none"}, ValueError, "guarantee must be one of"),
         ({"trainable": {"bias"}}, ValueError, "trainable must be chosen from"),
         ({"learn": [], "constraints": {"input_variance": None}}, ValueError, "constraints must"),
         ({"constraints": {"input_variance": 3}}, TypeError, "constraints of GPyTorch, got 3"),

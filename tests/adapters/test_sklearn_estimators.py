@@ -12,12 +12,7 @@ from adapters.plain import relu_deq
 pytest.importorskip("sklearn", reason="scikit-learn is not installed")
 
 from sklearn.base import clone
-from sklearn.datasets import load_digits
-from sklearn.linear_model import LogisticRegression, RidgeClassifier, RidgeCV
-from sklearn.metrics import log_loss
-from sklearn.model_selection import GridSearchCV, cross_val_score
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer, StandardScaler
+from sklearn.linear_model import RidgeCV
 
 from shoal.adapters import KernelClassifier, KernelRegressor
 
@@ -115,32 +110,6 @@ def test_classes_of_any_kind() -> None:
     values = (matrix @ solved + share)[:, 2]
     np.testing.assert_allclose(two.decision_function(x), 2 * values - 1, atol=1e-8)
     np.testing.assert_array_equal(two.predict(x), values > 0.5)
-
-
-@pytest.mark.thorough
-def test_digits_in_a_pipeline_and_a_grid() -> None:
-    x, y = load_digits(return_X_y=True)
-    x, y, new, truth = x[:300], y[:300], x[300:600], y[300:600]
-    pipeline = make_pipeline(StandardScaler(), KernelClassifier())
-    grid = {
-        "kernelclassifier__recurrent_variance": [0.1, 0.6],
-        "kernelclassifier__which": ["ck", "ntk"],
-        "kernelclassifier__activation": ["relu", shoal.activations.LeakyReLU(0.1)],
-    }
-    search = GridSearchCV(pipeline, grid, cv=2).fit(x, y)
-    assert len(search.cv_results_["params"]) == 8
-    linear = make_pipeline(StandardScaler(), RidgeClassifier()).fit(x, y)
-    assert search.score(new, truth) > linear.score(new, truth)
-
-
-def test_a_constant_feature_makes_one_feature_enough() -> None:
-    x = np.linspace(-2, 2, 60)[:, None]
-    y = np.cos(3 * x[:, 0])
-    beside = FunctionTransformer(lambda z: np.hstack([z, np.ones_like(z)]))
-    pipeline = make_pipeline(beside, KernelRegressor("relu", 0.2, ridge=1e-6))
-    scores = cross_val_score(pipeline, x[::-1][np.random.default_rng(0).permutation(60)], y, cv=3)
-    assert scores.shape == (3,)
-    assert pipeline.fit(x[::2], y[::2]).score(x[1::2], y[1::2]) > 0.99
 
 
 @pytest.mark.parametrize(
@@ -273,13 +242,3 @@ def test_probabilities_of_labels_without_rhyme_are_even() -> None:
     x, labels = np.ones((10, 2)), np.arange(10) % 2
     model = KernelClassifier(ridge=0.1).fit(x, labels)
     np.testing.assert_allclose(model.predict_proba(x), 0.5, atol=1e-12)
-
-
-@pytest.mark.thorough
-def test_probabilities_of_digits_are_as_high_as_they_are_right() -> None:
-    x, y = load_digits(return_X_y=True)
-    model = KernelClassifier().fit(x[:500], y[:500])
-    found = model.predict_proba(x[500:])
-    assert found.max(1).mean() == pytest.approx(model.score(x[500:], y[500:]), abs=0.01)
-    linear = LogisticRegression(max_iter=2000).fit(x[:500] / 16, y[:500])
-    assert log_loss(y[500:], found) < log_loss(y[500:], linear.predict_proba(x[500:] / 16)) / 1.5

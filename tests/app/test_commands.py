@@ -1,6 +1,8 @@
 """The commands: what they print and write, and that the numbers are those of the library."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +28,11 @@ def test_help_fits_a_terminal(name: str) -> None:
     assert max(map(len, shown.splitlines())) <= 80
     for word in ("--json",) if name else COMMANDS:
         assert word in shown
+
+
+def test_help_does_not_wait_for_torch() -> None:
+    code = "import sys, shoal.app.cli; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_without_a_command_there_is_help() -> None:

@@ -73,15 +73,6 @@ def test_kernels_are_those_of_the_library(count: int) -> None:
     assert kept > 0.6 * count
 
 
-def test_the_matrix_of_a_kernel_is_the_same() -> None:
-    setting = {**settings(1)[0], "recurrent": 0.4, "angles": ANGLES}
-    angles = torch.tensor(ANGLES, dtype=torch.float64)
-    x = setting["norm"] * torch.stack([angles.cos(), angles.sin()], 1)
-    wanted = shoal.kernel(deq(setting), x[:1], x)
-    values = torch.tensor(evaluated(KERNELS, [setting])[0]["values"], dtype=torch.float64)
-    assert torch.allclose(values, torch.stack([wanted.ck[0], wanted.ntk[0]], 1), rtol=0, atol=1e-6)
-
-
 def test_settings_without_a_kernel_are_found() -> None:
     wrong = [
         {"activation": "relu", "recurrent": 2.1, "input": 0.8, "bias": 0, "norm": 1, "angles": []},
@@ -209,31 +200,6 @@ def test_spikes_appear_where_they_should(separation: float, ratio: float) -> Non
         assert len(one["spikes"]) == len(values)
         assert np.allclose(np.sort(one["spikes"]), np.sort(values), rtol=0.02)
         assert one["edges"][0] == pytest.approx(float(np.asarray(limit.edges).min()), rel=0.04)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(("name", "kernel"), [("relu", "ntk"), ("gelu", "ck"), ("tanh", "ntk")])
-def test_spikes_between_a_bulk_and_main_directions_are_found(name: str, kernel: str) -> None:
-    size, ratio = 120, 1.5
-    values = np.r_[np.linspace(0.3, 1.7, size - 3), 12.0, 20.0, 35.0]
-    values /= values.mean()
-    setting = {"activation": name, "recurrent": 0.3, "input": 0.8, "norm": 1.0}
-    even = {"shares": [1 / size] * size, "signal": [0.0] * size, "noise": 1.0, "size": size}
-    found = evaluated(
-        f"""spikes(new Law(given.population, {ratio}),
-          highDimensional(model(given.setting)).{kernel}, 1)""",
-        {"setting": setting, "population": {"values": values.tolist(), **even}},
-    )
-    covariance = torch.diag(torch.from_numpy(values))
-    mixture = shoal.GaussianMixture([torch.zeros(size, dtype=torch.float64)], [covariance], [1.0])
-    limit = getattr(
-        shoal.spectrum(deq(setting), mixture, n=int(ratio * size), input_norm=1.0), kernel
-    )
-    wanted = [spike.value for spike in limit.spikes]
-    assert sum(one["of"] == "data" for one in found) == 3
-    assert bool(wanted) == (name != "tanh")  # which is odd
-    others = sorted(one["x"] for one in found if one["of"] != "data")
-    assert others == pytest.approx(wanted, rel=1e-3)
 
 
 @pytest.fixture(scope="module")

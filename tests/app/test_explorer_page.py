@@ -105,21 +105,3 @@ def test_the_command_writes_a_page(tmp_path: Path) -> None:
     assert document["bytes"] == len(out.read_bytes())
     assert document["population"]["samples"] == 300
     assert '"activation":"relu"' in out.read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize(
-    ("words", "complaint"),
-    [
-        (("--activation", "square"), "activation must be one of"),
-        (("--recurrent-variance", "-1"), "--recurrent-variance must be"),
-        (("--label", "y"), "--label must be left out without DATA"),
-        (("--out", "."), "--out must be a file that ends in .html, got '.'"),
-        (("nowhere",), "DATA must be one of digits"),
-    ],
-)
-def test_bad_input_is_one_line(words: tuple[str, ...], complaint: str, tmp_path: Path) -> None:
-    place = () if "--out" in words else ("--out", str(tmp_path / "page.html"))
-    code, told = run(*words, *place)
-    assert code == 2
-    assert complaint in told
-    assert not (tmp_path / "page.html").exists()

@@ -1,20 +1,13 @@
 """The report: a page that is well-formed, complete, and refers to nothing outside of itself."""
 
 import base64
-import json
 import re
-import signal
-import subprocess
-import sys
-import time
 from collections import Counter
 from dataclasses import replace
 from html.parser import HTMLParser
-from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-import numpy as np
 import pytest
 
 from shoal.app.report import SECTIONS, Analysis, document, find, render, verdict
@@ -162,25 +155,3 @@ def test_a_section_that_fails_is_named(digits: Subject) -> None:
     section = Section("a", "A", fail)
     assert find(section, digits).error == "ZeroDivisionError: division by zero"
     assert "division by zero" in render(digits, {section: find(section, digits)}, "")
-
-
-@pytest.mark.thorough
-def test_whoever_kills_it_finds_whole_files(tmp_path: Path) -> None:
-    """Each file is that of the first run, or of the second one, and readable."""
-    np.save("x.npy", np.random.default_rng(0).normal(size=(20, 3)))
-    options = ["--activation", "relu", "--only", "kernels", "--output", "o"]
-    command = [sys.executable, "-m", "shoal", "analyze", "x.npy", *options]
-    begin = time.monotonic()
-    subprocess.run(command, check=True, capture_output=True)
-    took = time.monotonic() - begin
-    draw = np.random.default_rng(1)
-    for _ in range(8):
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        time.sleep(took * draw.uniform(0.6, 1.0))
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        folder = tmp_path / "o"
-        assert json.loads((folder / "analysis.json").read_text())["data"]["samples"] == 20
-        assert (folder / "report.html").read_text().endswith("</html>")
-        ElementTree.parse(folder / "analysis.svg")
-        assert (folder / "analysis.png").read_bytes().endswith(b"IEND\xaeB`\x82")

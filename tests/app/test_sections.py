@@ -114,25 +114,6 @@ def test_constant_targets_need_no_training() -> None:
     assert TRAINING.find(subject_of(x, y=y)).rows[0].meaning == "the targets are constant"
 
 
-def test_the_certificate_is_for_targets_that_it_names(digits: Subject, analysis: Analysis) -> None:
-    found = analysis[CERTIFICATE]
-    scale = found.numbers["target_scale"]
-    assert 0 < scale < 1
-    assert found.numbers["holds"]
-    checks = [row for row in found.rows if row.holds is not None]
-    assert checks[0].quantity == "contraction"
-    assert all(row.holds for row in checks)
-    net = shoal.build(
-        DEQ, in_features=64, width=1000, out_features=10, readout_scale=0.0, dtype=torch.float64
-    )
-    y = torch.eye(10, dtype=torch.float64)[digits.data.y[:8]]
-    run = shoal.train(
-        net, digits.x[:8], scale * y, step_size=found.numbers["step_size"], steps=10, monitor=False
-    )
-    ratios = run.losses[1:] / run.losses[:-1]
-    assert float(ratios.max()) <= found.numbers["rate"]
-
-
 def test_the_certified_curve_is_below_its_bound_and_near_its_prediction(
     digits: Subject, analysis: Analysis
 ) -> None:
@@ -201,16 +182,6 @@ def test_accuracies_of_noisy_labels_are_those_of_the_ridge_of_least_error() -> N
     outputs = cross @ np.linalg.solve(inner + best * np.eye(180), y[~test])
     explained = 1 - np.square(outputs - y[test]).sum() / np.square(y[test] - y[test].mean()).sum()
     assert found["infinite"]["deq"] == pytest.approx(explained, abs=3e-3)
-
-
-@pytest.mark.thorough
-def test_the_share_of_variance_that_wide_networks_explain() -> None:
-    generator = torch.Generator().manual_seed(0)
-    x = torch.nn.functional.normalize(torch.randn(200, 3, generator=generator).double())
-    found = numbers(ACCURACY, subject_of(x, y=2 + 3 * x[:, 0]))  # linear, so it is learned
-    assert found["measure"] == "explained variance"
-    assert found["infinite"]["deq"] > 0.999
-    assert np.mean(found["finite"]["deq"][-1]) > 0.99
 
 
 def test_a_network_that_does_not_contract_is_refused() -> None:

@@ -10,8 +10,12 @@ import torch
 from torch import Tensor
 
 import shoal
-from shoal.asymptotics import LowRankCovariance
-from shoal.asymptotics.statistics import mixture_pair_products, pair_products, sample_statistics
+from shoal.asymptotics.equivalent import (
+    mixture_pair_products,
+    pair_products,
+    sample_statistics,
+)
+from shoal.asymptotics.plain import equivalent_entries
 
 ERF = shoal.DEQ(shoal.activations.Erf(), recurrent_variance=0.2, input_variance=0.8)
 RELU = shoal.DEQ(shoal.activations.ReLU(), recurrent_variance=0.2, input_variance=0.8)
@@ -23,7 +27,7 @@ def mixture(p: int) -> shoal.GaussianMixture:
     means = torch.zeros(2, p, dtype=torch.float64)
     means[0, 0] = means[1, 1] = 2.0
     columns = torch.randn(p, p // 4, dtype=torch.float64, generator=generator)
-    shape = LowRankCovariance(columns * math.sqrt(0.3 * 4 / p), 0.7 + 1 / math.sqrt(p))
+    shape = 0.3 * 4 / p * columns @ columns.T + (0.7 + 1 / math.sqrt(p)) * torch.eye(p)
     return shoal.GaussianMixture(means, [1.0, shape], [0.4, 0.6])
 
 
@@ -76,6 +80,16 @@ def test_the_measured_error_is_that_of_the_matrices() -> None:
         size = torch.linalg.matrix_norm(exact, 2)
         expected = torch.linalg.matrix_norm(op.to_dense() - exact, 2) / size
         assert found == pytest.approx(float(expected), rel=1e-9)
+
+
+@pytest.mark.parametrize("center", [True, False])
+def test_entries_are_those_of_the_formula(center: bool) -> None:
+    x, labels = mixture(200).sample(30, seed=0)
+    eq = shoal.equivalent(RELU, x, labels, center=center)
+    c = eq.coefficients
+    for operator, k in ((eq.ck, c.ck), (eq.ntk, c.ntk)):
+        wanted = equivalent_entries(k, c.input_norm, x, labels.tolist())
+        torch.testing.assert_close(operator.to_dense(), wanted, rtol=1e-11, atol=1e-12)
 
 
 @pytest.mark.parametrize(("n", "p"), [(30, 20), (90, 20)])  # by samples, by features
@@ -185,8 +199,8 @@ def data() -> tuple[Tensor, Tensor]:
         ({"labels": torch.zeros(49, dtype=torch.int64)}, ValueError, "got 49 for 50 samples"),
         ({"labels": torch.zeros(50)}, TypeError, "labels must be integers or strings"),
         ({"labels": torch.arange(50)}, ValueError, "at least 2 samples, got 1 of class 0"),
-        ({"form": "other"}, ValueError, "form must be one of 'norms', 'paper'"),
-        ({"form": "paper", "center": False}, ValueError, "needs center=True"),
+        ({"x": torch.ones(1, 60).double(), "labels": None}, ValueError, "2 samples, got 1 of"),
+        ({"x": torch.zeros(50, 60).half()}, TypeError, "x must be float32 or float64"),
         ({"input_norm": -1.0}, ValueError, "input_norm must be > 0"),
         ({"trainable": {"all"}}, ValueError, "trainable"),
         ({"mixture": 3}, TypeError, "mixture must be a GaussianMixture, got int"),
@@ -213,5 +227,87 @@ def test_bad_input_to_methods() -> None:
         eq.cross(x[:3], labels)
     with pytest.raises(ValueError, match="count must be >= 1"):
         eq.error(0)
-    with pytest.raises(ValueError, match="form='norms'"):
-        shoal.equivalent(ERF, x, labels, form="paper").cross(x)
+    with pytest.raises(ValueError, match=r"^x must be finite"):
+        eq.cross(x * float("nan"))
+    with pytest.raises(ValueError, match=r"^other must have 50 rows"):
+        eq.ck.solve(torch.ones(49))
+    with pytest.raises(TypeError, match="seed must be an integer"):
+        eq.error(10, seed="0")
+
+
+def test_one_sample_of_a_mixture() -> None:
+    mix = shoal.GaussianMixture(np.zeros((1, 2000)), 1.0)
+    x, _ = mix.sample(1, seed=0)
+    eq = shoal.equivalent(RELU, x, mixture=mix)
+    exact = shoal.kernel(eq.coefficients.architecture, x).ck
+    # the squared norm of one sample has a relative deviation of √(2/p)
+    assert float(eq.ck.to_dense()) == pytest.approx(float(exact), rel=3 * math.sqrt(2 / 2000))
+
+
+def test_duplicates_have_an_honest_answer() -> None:
+    x, labels = mixture(60).sample(50, seed=0)
+    twice, both = torch.cat([x, x]), torch.cat([labels, labels])
+    eq = shoal.equivalent(ERF, twice, both)
+    torch.testing.assert_close(
+        eq.ck.eigvalsh(), torch.linalg.eigvalsh(eq.ck.to_dense()), rtol=0, atol=1e-11
+    )
+    assert eq.error().ck > 0.05  # kernels of copies are not those of independent samples
+
+
+# Norms at the ends of their range
+
+
+@pytest.mark.parametrize("input_norm", [1e-6, 1e8])
+def test_coefficients_of_relu_scale(input_norm: float) -> None:
+    one = shoal.coefficients(RELU, input_norm=1.0)
+    other = shoal.coefficients(RELU, input_norm=input_norm)
+    powers = {"gamma2": 2, "kappa2": 2, "alpha1": 0, "alpha4": 0, "beta1": 0}
+    powers |= dict.fromkeys(("alpha2", "alpha3", "beta2", "beta3"), -2)
+    for name, power in powers.items():
+        expected = getattr(one, name) * input_norm**power
+        assert getattr(other, name) == pytest.approx(expected, rel=1e-9), name
+
+
+@pytest.mark.parametrize("input_norm", [1e-300, 1e-8, 1e9])
+@pytest.mark.parametrize("function", [shoal.centered, shoal.coefficients])
+def test_norms_out_of_range(function, input_norm: float) -> None:
+    with pytest.raises(ValueError, match=r"input_norm must be [<>]= 1e"):
+        function(RELU, input_norm=input_norm)
+
+
+def test_layers_whose_arguments_vanish() -> None:
+    deep = shoal.FullyConnected([shoal.activations.ReLU()] * 45)
+    with pytest.raises(shoal.AccuracyError, match=r"activations\[\d+\] cannot be centered"):
+        shoal.coefficients(deep, input_norm=1.0)
+
+
+# GPyTorch
+
+
+@pytest.mark.parametrize(("n", "p", "center"), [(9, 15, True), (300, 20, True), (300, 20, False)])
+def test_equivalents_in_gpytorch(n: int, p: int, center: bool) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # gpytorch's own
+        gpytorch = pytest.importorskip("gpytorch")
+    x, labels = shoal.GaussianMixture.ling2024(p).sample(n, seed=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        found = shoal.equivalent(RELU, x, labels, center=center).ck
+    operator, dense = found.linear_operator(), found.to_dense()
+    torch.testing.assert_close(operator.to_dense(), dense)
+    torch.testing.assert_close(operator @ x, dense @ x)
+    y = x[:, 0]
+    likelihood = gpytorch.likelihoods.GaussianLikelihood().double()
+    likelihood.noise = 0.25
+    prior = gpytorch.distributions.MultivariateNormal(torch.zeros(n, dtype=torch.float64), operator)
+    found = likelihood(prior).log_prob(y)
+    matrix = dense + 0.25 * torch.eye(n, dtype=torch.float64)
+    quadratic = y @ torch.linalg.solve(matrix, y)
+    expected = -0.5 * (quadratic + torch.logdet(matrix) + n * math.log(2 * math.pi))
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=0.0)
+    found.backward()
+    inverse = torch.linalg.inv(matrix)
+    slope = 0.5 * ((y @ inverse @ inverse @ y) - inverse.trace())
+    (raw,) = likelihood.parameters()
+    unconstrained = float(torch.sigmoid(raw.detach()))  # the derivative of softplus
+    torch.testing.assert_close(raw.grad.squeeze(), slope * unconstrained, rtol=1e-7, atol=0.0)

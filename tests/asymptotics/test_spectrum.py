@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 import shoal
 from shoal import GaussianMixture
-from shoal.asymptotics import Spectrum
+from shoal.asymptotics import Spectrum, plain
 
 Array = NDArray[np.float64]
 LINEAR = shoal.FullyConnected([shoal.activations.Identity()])
@@ -35,7 +35,7 @@ def sampled_equivalents(
     shares = mix.proportions.tolist()
     square = float(sum(w * s.trace() for w, s in zip(shares, moments, strict=True))) / mix.dimension
     products = np.array([[float((s * t).sum()) for s in moments] for t in moments])
-    c = shoal.coefficients(architecture, input_norm=square**0.5, center=center, method="closed")
+    c = shoal.coefficients(architecture, input_norm=square**0.5, center=center)
     gram = (x @ x.T).numpy()
     chi = np.diag(gram) - square
     pairs = products[np.ix_(labels.numpy(), labels.numpy())] / mix.dimension**2
@@ -166,22 +166,16 @@ def test_exact_kernel() -> None:
     spectrum = shoal.spectrum(RELU, mix, n=n).ck
     x, _ = mix.sample(n, 0)
     norm = float(x.square().sum(1).mean().sqrt())
-    kernel = shoal.kernel(shoal.centered(RELU, norm), x).ck
-    eigenvalues = torch.linalg.eigvalsh(kernel).numpy()
+    eigenvalues = plain.sampled_eigenvalues(RELU, mix, n=n, norm=norm)[0].numpy()
     assert distance(spectrum, eigenvalues) < 15 / n
     assert eigenvalues[-1] == pytest.approx(spectrum.spikes[-1].value, rel=0.05)
 
 
-def test_covariances_that_do_not_commute() -> None:
-    p = 60
-    rng = np.random.default_rng(0)
-    factor = rng.standard_normal((p, p))
-    wishart = factor @ factor.T / p
-    mix = GaussianMixture(np.zeros((2, p)), [wishart, np.linspace(0.5, 1.5, p)])
-    spectrum = shoal.spectrum(LINEAR, mix, n=120).ck
-    assert spectrum.mass == pytest.approx(1, abs=1e-7)
-    x, _ = mix.sample(120, 1)
-    assert distance(spectrum, torch.linalg.eigvalsh(x @ x.T).numpy()) < 0.06
+def test_covariances_without_common_eigenvectors_are_refused() -> None:
+    full = np.array([[1.0, 0.5], [0.5, 1.0]])
+    mix = GaussianMixture(np.zeros((2, 2)), [full, [1.0, 2.0]])
+    with pytest.raises(ValueError, match="covariances must have common eigenvectors"):
+        shoal.spectrum(LINEAR, mix, n=10)
 
 
 def test_points_in_points_out() -> None:
@@ -192,7 +186,7 @@ def test_points_in_points_out() -> None:
     assert tensor.numpy() == pytest.approx(spectrum.density(grid), rel=1e-5)
     lower, upper = spectrum.edges[0]
     assert spectrum.density([lower, upper]).tolist() == [0, 0]
-    assert spectrum.cdf([lower, upper]) == pytest.approx([0, 1], abs=1e-9)
+    assert spectrum.cdf([lower, upper]) == pytest.approx([0, 1], abs=1e-13)
     middle = spectrum.quantile(np.array([0.5]))
     assert spectrum.cdf(middle) == pytest.approx([0.5])
     z = 1 + 0.5j
@@ -224,3 +218,104 @@ def test_bad_input() -> None:
         spectrum.quantile([1.5])
     with pytest.raises(ValueError, match="off the real axis"):
         spectrum.stieltjes(1.0)
+
+
+# Mixtures at the ends of what spectra are for
+
+TANH = shoal.DEQ(shoal.activations.Tanh(), recurrent_variance=0.2, input_variance=0.8)
+
+
+def scaled(factor: float) -> GaussianMixture:
+    """A mixture of two classes whose samples are multiplied with the root of a factor."""
+    means = np.zeros((2, 60))
+    means[0, 0], means[1, 8] = 6.0, 6.0
+    return GaussianMixture(np.sqrt(factor) * means, [factor * 1.0, factor * 1.3])
+
+
+@pytest.mark.parametrize("center", [True, False])
+@pytest.mark.parametrize("factor", [1e-10, 1e10])
+def test_relu_scales_with_the_data(factor: float, center: bool) -> None:
+    # ReLU and its centered form are homogeneous, so is all that follows
+    one = shoal.spectrum(RELU, scaled(1.0), n=150, center=center).ntk
+    other = shoal.spectrum(RELU, scaled(factor), n=150, center=center).ntk
+    assert len(one.spikes) >= 2
+    for first, second in zip(one.spikes, other.spikes, strict=True):
+        assert second.value == pytest.approx(factor * first.value, rel=1e-8)
+        assert second.alignment == pytest.approx(first.alignment, rel=1e-6, abs=1e-10)
+    strengths = [t.strength for t in one.transitions if t.edge > one.shift]
+    assert [t.strength for t in other.transitions if t.edge > other.shift] == pytest.approx(
+        strengths, rel=1e-7
+    )
+
+
+def test_saturated_activations_still_see_inner_products() -> None:
+    # for large arguments Tanh is the sign, whose kernel (2/π) arcsin ρ has the slope 2/π in ρ
+    ck = shoal.spectrum(TANH, GaussianMixture(np.zeros((1, 100)), 1e15), n=100).ck
+    assert ck.slope * 1e15 == pytest.approx(2 / np.pi, rel=1e-3)
+    assert ck.edges == pytest.approx(1 - 2 / np.pi + np.array([[0, 4]]) * 2 / np.pi, rel=1e-3)
+
+
+def test_atoms_have_transitions_on_both_sides() -> None:
+    cosine = shoal.DEQ(shoal.activations.Cosine(), recurrent_variance=0.2, input_variance=0.8)
+    ck = shoal.spectrum(cosine, GaussianMixture(np.zeros((1, 100)), 1.0), n=200).ck
+    assert sorted(t.value for t in ck.transitions if t.detached) == [s.value for s in ck.spikes]
+    assert all(t.strength > 1 for t in ck.transitions)
+
+
+def test_no_spike_is_lost_in_round_off() -> None:
+    huge = GaussianMixture(np.full((1, 100), 1e6), 1.0)
+    with (
+        pytest.warns(UserWarning, match="mean of mixture has 100%"),
+        pytest.raises(shoal.AccuracyError, match="1 isolated eigenvalues must lie beyond"),
+    ):
+        shoal.spectrum(RELU, huge, n=100)
+
+
+def test_covariances_that_miss_a_mean() -> None:
+    # a mean outside the range: its spike is that of a fixed vector, next to the noise of C
+    rng = np.random.default_rng(1)
+    p, n = 60, 240
+    factor = np.vstack([np.zeros((1, 30)), rng.normal(size=(p - 1, 30))])
+    means = np.zeros((2, p))
+    means[:, 0] = 5.0, -5.0
+    mix = GaussianMixture(means, factor @ factor.T / 30)
+    top = shoal.spectrum(LINEAR, mix, n=n).ck.spikes[-1].value
+    tops = []
+    for seed in range(20):
+        x, _ = mix.sample(n, seed=seed)
+        tops.append(float(np.linalg.eigvalsh(x.numpy().T @ x.numpy())[-1]))
+    assert top == pytest.approx(np.mean(tops), rel=0.02)
+
+
+def test_many_classes() -> None:
+    # of full rank: the rank of X is not searched over the 2^30 sets of classes
+    covariances = [1 + 0.001 * a for a in range(30)]
+    ck = shoal.spectrum(RELU, GaussianMixture(np.zeros((30, 40)), covariances), n=60).ck
+    assert [atom.mass for atom in ck.atoms] == pytest.approx([1 / 3])
+
+
+def test_quantile_of_level_zero_is_the_lowest_edge() -> None:
+    ck = shoal.spectrum(RELU, GaussianMixture(np.zeros((1, 100)), 1.0), n=50).ck
+    assert ck.quantile([0.0, 1.0]) == pytest.approx(ck.edges[0], rel=1e-12)
+    with pytest.raises(ValueError, match="levels must lie between 0 and 1, got some from 2 to 2"):
+        ck.quantile(2.0)
+
+
+def test_biased_fits_warn() -> None:
+    x, labels = GaussianMixture(np.zeros((1, 100)), 1.0).sample(120, seed=0)
+    fitted = GaussianMixture.fit(x, labels, covariance="full")
+    with pytest.warns(UserWarning, match=r"tr C²/p = 1\.\d+, but that of the data is 1\.0"):
+        wide = shoal.spectrum(RELU, fitted, n=120).ck
+    simple = GaussianMixture.fit(x, labels, covariance="scalar")
+    right = shoal.spectrum(RELU, simple, n=120).ck  # without a warning
+    assert wide.edges.max() > 1.5 * right.edges.max()
+
+
+def test_classes_of_different_norms_warn() -> None:
+    with pytest.warns(UserWarning, match="squared norms of the classes of mixture vary by 50%"):
+        shoal.spectrum(RELU, GaussianMixture(np.zeros((2, 50)), [1.0, 3.0]), n=50)
+
+
+def test_zero_covariances() -> None:
+    with pytest.raises(ValueError, match="mixture must not have covariances that are all zero"):
+        shoal.spectrum(RELU, GaussianMixture(np.ones((1, 10)), 0.0), n=10)

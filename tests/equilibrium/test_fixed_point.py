@@ -1,5 +1,7 @@
 """Gradients of fixed points against finite differences, unrolled iterations and closed forms."""
 
+import weakref
+
 import pytest
 import torch
 
@@ -73,18 +75,26 @@ def test_the_backward_pass_fails_loudly_too():
     (z.value if isinstance(z, Solution) else z).sum().backward()
 
 
+class Held:
+    """A tensor that autograd holds."""
+
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+
 def saved_bytes(function, *arguments):
     """What autograd holds for the backward pass."""
-    total = 0
+    alive = weakref.WeakSet()
 
     def pack(tensor):
-        nonlocal total
-        total += tensor.nbytes
-        return tensor
+        held = Held(tensor.detach())  # an output that is kept would keep itself
+        alive.add(held)
+        return held
 
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
-        function(*arguments)
-    return total
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda held: held.tensor):
+        result = function(*arguments)
+    assert result.requires_grad
+    return sum(held.tensor.nbytes for held in alive)
 
 
 def test_memory_of_the_implicit_gradient_does_not_grow_with_the_steps():
@@ -119,7 +129,10 @@ def test_tensors_that_depend_on_each_other():
     def through(u, w):
         made = torch.sin(u @ w)
         return fixed_point(
-            lambda z, made: torch.tanh(0.2 * z @ w + made), 0 * u.detach(), inputs=(made,)
+            lambda z, made, w: torch.tanh(0.2 * z @ w + made),
+            0 * u.detach(),
+            inputs=(made,),
+            parameters=(w,),
         )
 
     assert gradcheck(through, (u, w))

@@ -30,17 +30,22 @@ X, Z0 = random(3, 4), torch.zeros(3, 4, dtype=F64)
 @pytest.mark.parametrize("late", [False, True])
 def test_hooks_of_parameters_are_called_once_for_the_whole_gradient(gradient, late):
     """As those that scale, clip or project gradients."""
-    weight = (0.2 * random(4, 4, seed=1)).requires_grad_()
+    weight = nn.Parameter(0.2 * random(4, 4, seed=1))
     seen = []
 
     def hook(found):
         seen.append(found.clone())
         return 2 * found
 
-    def cell(z, x):
-        return torch.tanh(z @ weight + x)
+    class Cell(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = weight
 
-    layer = shoal.Equilibrium(cell, gradient=gradient, on_failure="status")
+        def forward(self, z, x):
+            return torch.tanh(z @ self.weight + x)
+
+    layer = shoal.Equilibrium(Cell(), gradient=gradient, on_failure="status")
     (exact,) = torch.autograd.grad(layer(Z0, X).sin().sum(), weight)
     handle = None if late else weight.register_hook(hook)
     loss = layer(Z0, X).sin().sum()

@@ -99,7 +99,7 @@ def test_of_the_recurrent_layer_of_a_network(architecture):
     net = shoal.build(architecture, in_features=3, width=6, dtype=torch.float64)
     x = normal(4, 3)
     z = net.features(x)
-    (layer, weight), big = net.turn[0], z / net.feature_scale
+    (layer, weight), big = net.recurrent_layers[0], z / net.feature_scale
     inner = layer.preactivation(big, net.inject(x), weight)
     jacobians = layer.slope(inner)[:, :, None] * layer.scale * weight
     expected = jacobians.square().sum() / (4 * 6)

@@ -63,22 +63,20 @@ def test_memory_does_not_grow_with_the_steps():
     weight = torch.eye(8, requires_grad=True)
     for steps in (2, 20):
         gradient = Reversible(0.7, steps=steps)
-        layer = Equilibrium(
-            lambda z: z @ (0.1 * weight) + 1, gradient=gradient, on_failure="status"
-        )
+        layer = Equilibrium(lambda z, w: z @ (0.1 * w) + 1, gradient=gradient, on_failure="status")
         held = []
         with torch.autograd.graph.saved_tensors_hooks(
             lambda t, held=held: held.append(t.numel()) or t, lambda t: t
         ):
-            layer(torch.zeros(4, 8))
+            layer(torch.zeros(4, 8), weight)
         sizes.append(sum(held))
     assert sizes[0] == sizes[1]
 
 
 def test_rounding_that_grows_backwards_is_said():
     w = torch.tensor(0.5, requires_grad=True)
-    layer = Equilibrium(lambda z: w * torch.cos(z), gradient=Reversible(0.1, steps=40))
-    z = layer(torch.ones(2, 1))
+    layer = Equilibrium(lambda z, w: w * torch.cos(z), gradient=Reversible(0.1, steps=40))
+    z = layer(torch.ones(2, 1), w)
     with pytest.warns(ConvergenceWarning, match="did not find back to its start"):
         z.sum().backward()
     assert not layer.solution.adjoint.converged.any()
@@ -96,12 +94,12 @@ def test_samples_that_diverge_rest_where_they_were_best(steps):
     slopes = torch.tensor([[0.3], [3.0], [-0.2]], dtype=torch.float64)
     weight = torch.ones(3, 1, dtype=torch.float64, requires_grad=True)
     layer = Equilibrium(
-        lambda z, s: weight * s * z + 1,
+        lambda z, s, w: w * s * z + 1,
         solver=Picard(max_steps=30, rtol=1e-4),
         gradient=Reversible(0.5, steps=steps),
         on_failure="status",
     )
-    z = layer(torch.zeros_like(slopes), slopes)
+    z = layer(torch.zeros_like(slopes), slopes, weight)
     z.sum().backward()
     assert layer.solution.status.tolist() == [0, 2, 0]
     assert z[1].abs() < 10

@@ -117,18 +117,6 @@ def test_images_of_one_pixel_are_vectors(deq, pooling):
         )
 
 
-def test_blocks_and_groups():
-    """Any blocks make the same matrix, and the shares of the groups are the NTK."""
-    x, net = images(4, 2, 3, 3), ConvDEQ(ReLU(), 0.5, 0.7, pooling="average", bias_variance=0.1)
-    whole = shoal.kernel(net, x)
-    for k, small in zip(whole, shoal.kernel(net, x, memory="20KB"), strict=True):
-        torch.testing.assert_close(k, small, rtol=1e-12, atol=1e-14)
-    shares = [shoal.kernel(net, x[:3], x[3:], trainable={g}).ntk for g in net.parameter_groups]
-    torch.testing.assert_close(sum(shares), whole.ntk[:3, 3:], rtol=1e-12, atol=1e-14)
-    own = shoal.kernel(net, x, diag=True)
-    torch.testing.assert_close(own.ntk, whole.ntk.diagonal(), rtol=1e-12, atol=0)
-
-
 def test_what_is_not_there():
     net = ConvDEQ(ReLU(), 0.2, 0.8)
     with pytest.raises(TypeError, match="kernels of a ConvDEQ are no functions"):

@@ -238,7 +238,7 @@ def test_hints():
     ],
 )
 def test_gradients_in_variances_of_many_inputs(phi, trainable):
-    """By compiled loops where there are some: both kernels, against differences."""
+    """Slopes in all variances, without and with the NTK, against differences."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(260, 6, dtype=torch.float64, generator=generator)
     weights = torch.randn(2, 260, 260, dtype=torch.float64, generator=generator)

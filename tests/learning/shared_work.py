@@ -2,9 +2,6 @@
 
 import os
 import signal
-from datetime import timedelta
-from importlib.util import find_spec
-from time import sleep
 from typing import Any
 
 import torch
@@ -119,14 +116,11 @@ def failures(rank: int) -> list[str]:
     classes = torch.eye(3, dtype=torch.float64)[[0, 1, 2, 0, 1, 2] if rank else [0, 0, 1, 1, 2, 2]]
     attempts = [
         lambda: fit(ridge=-1.0 if rank == last else RIDGE),
-        lambda: fit(ridge=RIDGE + rank),
         lambda: fit(on_progress=interrupted),
         lambda: fit(method=shoal.learning.ConjugateGradients(None, tolerance=1e-13, max_steps=2)),
         lambda: one.predict(new if rank == 0 else new[:, :3]),
         lambda: one.predict(new + rank),
-        lambda: one.variance(new, batch=0 if rank == last else 5),
         lambda: shoal.kernel_operator(DEQ, x).ck @ (y + rank),
-        lambda: shoal.kernel_operator(DEQ, x).ck @ y[: 200 - rank],
         lambda: shoal.kernel_operator(DEQ, x + rank),
         lambda: shoal.kernel_regression(DEQ, x[:6], classes, ridge=RIDGE),
     ]
@@ -140,18 +134,6 @@ def failures(rank: int) -> list[str]:
     return told
 
 
-def alone(rank: int) -> list[torch.Tensor]:
-    """Each process for itself, with data of its own, in a regression and in an estimator."""
-    torch.set_num_threads(1)  # the last bits depend on it
-    x, y, new = data(100 + rank)
-    fit = shoal.kernel_regression(DEQ, x, y, ridge=RIDGE, method="cg", process_group=None)
-    if find_spec("sklearn") is None:
-        return []
-    estimator = shoal.adapters.KernelRegressor(architecture=DEQ, ridge=RIDGE, process_group=None)
-    predicted = estimator.fit(x.numpy(), y.numpy()).predict(new.numpy())
-    return [fit.predict(new), torch.from_numpy(predicted)]
-
-
 def killed(rank: int) -> None:
     """A regression in which the first process is killed after a few steps."""
 
@@ -162,19 +144,4 @@ def killed(rank: int) -> None:
     x, y, _ = data(150)
     shoal.kernel_regression(
         DEQ, x, y, ridge=RIDGE, method=method(None), on_progress=None if rank else die
-    )
-
-
-def frozen(rank: int) -> None:
-    """A regression in which one process does not answer in time, in a group of their own."""
-    group = torch.distributed.new_group(timeout=timedelta(seconds=1))
-    x, y, _ = data(150)
-    shoal.kernel_regression(
-        DEQ,
-        x,
-        y,
-        ridge=RIDGE,
-        method=method(None),
-        process_group=group,
-        on_progress=None if rank else lambda progress: sleep(4) if progress.step == 3 else None,
     )

@@ -58,35 +58,24 @@ def test_what_is_not_asked_for_is_not_there():
     assert flow(initial="zero").test_std is None
 
 
-def test_nothing_is_differentiated():
-    x = X.clone().requires_grad_()
-    assert not flow(x, x_test=x[:1]).test_mean.requires_grad
-
-
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
         ({"x": X[0]}, r"x must have shape \(samples, features\), got \(2,\)"),
-        ({"x": X[None]}, "x must have shape"),
         ({"x": X[:0]}, "x must not be empty"),
         ({"x_test": X_TEST[0]}, "x_test must have shape"),
         ({"x_test": torch.ones(1, 3).double()}, "x_test must have the 2 features of x, got 3"),
         ({"y": Y[:2]}, r"y must have shape \(n,\) or \(n, outputs\) with n = 3, got \(2,\)"),
-        ({"y": Y[:, None, None]}, "y must have shape"),
         ({"y": Y * math.nan}, "y must be finite"),
         ({"times": -1.0}, "times must be >= 0, got -1"),
         ({"times": [0, math.nan]}, "times must be >= 0, got nan"),
         ({"times": []}, "times must not be empty"),
         ({"times": torch.ones(2, 2)}, "times must have one axis"),
         ({"times": None, "steps": 1.5, "step_size": 0.1}, "steps must be whole numbers"),
-        ({"times": None, "steps": -1, "step_size": 0.1}, "steps must be >= 0"),
-        ({"times": None, "steps": 1, "step_size": 0.0}, "step_size must be > 0"),
         ({"times": None, "steps": 1, "step_size": 1e3}, "step_size must be < 2 divided by"),
         ({"initial": "ones"}, "initial must be one of"),
-        ({"initial": (Y, None)}, r"initial\[1\] must hold"),
         ({"initial": (Y, Y[:1]), "x_test": None}, r"initial\[1\] must hold"),
         ({"initial": (Y[:2], Y[:1])}, r"initial\[0\] must have shape \(3,\), got \(2,\)"),
-        ({"initial": (Y, Y)}, r"initial\[1\] must have shape \(1,\), got \(3,\)"),
         ({"reduction": "max"}, "reduction must be one of 'sum', 'mean'"),
         ({"covariance": "all"}, "covariance must be one of"),
         ({"trainable": {"layer1"}}, "trainable must be chosen from"),
@@ -107,12 +96,8 @@ def test_bad_values(options, complaint):
         ({"y": Y.float()}, "y must have the dtype and device of x"),
         ({"x_test": X_TEST.float()}, "x_test must have the dtype and device of x"),
         ({"times": "1"}, "times must be a number or a sequence"),
-        ({"times": [True]}, "times must be a real number"),
         ({"times": None}, "either times or steps must be given, got neither"),
-        ({"steps": 1}, "either times or steps must be given, got both"),
-        ({"times": np.array([True])}, "times must be real numbers"),
         ({"step_size": 1.0}, "steps and step_size must be given together"),
-        ({"times": None, "steps": 1}, "steps and step_size must be given together"),
         ({"initial": Y}, 'initial must be "random", "zero", a network or a pair'),
         ({"architecture": "deq"}, "architecture must be an Architecture"),
     ],
@@ -147,12 +132,6 @@ def test_bad_kernels():
         diagonal.run(1.0, covariance="full")
     with pytest.raises(ValueError, match="loss must be > 0"):
         diagonal.time_to(0.0)
-
-
-def test_another_architecture_than_the_network():
-    net = shoal.build(DEQ(ReLU(), 0.2, 1.0), in_features=2, width=8, dtype=torch.float64)
-    with pytest.raises(ValueError, match="initial must be a network of"):
-        flow(initial=net)
 
 
 @pytest.mark.parametrize(("dtype", "scale"), [(torch.float64, 1e300), (torch.float32, 1e25)])

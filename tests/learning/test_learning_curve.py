@@ -211,27 +211,12 @@ def test_a_ridge_beyond_all_learns_nothing(ridge):
         torch.testing.assert_close(error, torch.full_like(error, nothing), rtol=1e-3, atol=0)
 
 
-def test_orthogonal_samples_teach_nothing():
-    x, y = 3 * torch.eye(64, dtype=torch.float64), normal(64)
-    curve = shoal.learning_curve(LINEAR, x, y, [8, 64, 128], ridge=50.0)
-    nothing = torch.full_like(curve.test_error, float(y.square().mean()))
-    torch.testing.assert_close(curve.test_error, nothing)
-    torch.testing.assert_close(curve.variance, 0 * nothing, rtol=0, atol=1e-12)
-
-
 def test_targets_of_zero_have_no_error():
     x, y = nonlinear(64, 0)
     curve = shoal.learning_curve(RELU, x, 0 * y, [8, 64, 100], ridge=1.0)
     for values in (curve.test_error, curve.variance, curve.train_error, curve.uncertainty):
         assert values.tolist() == [0, 0, 0]
     assert all(check.deviation == 0 for check in curve.checks)
-
-
-def test_kernels_of_rank_three():
-    x = normal(64, 3)
-    curve = shoal.learning_curve(LINEAR, x, x[:, 0], ridge=0.0)
-    assert curve.limit < 16
-    assert curve.sizes.tolist() == list(range(1, int(curve.limit) + 1))
 
 
 @pytest.mark.parametrize(

@@ -196,24 +196,6 @@ def test_the_trained_readout_is_the_posterior(architecture):
     torch.testing.assert_close(found.test_covariance[0], torch.from_numpy(covariance))
 
 
-def test_outputs_do_not_know_of_each_other():
-    problem = Problem(DEQS[0], outputs=(3,))
-    data = (problem.x, problem.y, problem.x_test, [0.5, 2.0])
-    together = gradient_flow(DEQS[0], *data)
-    assert together.train_mean.shape == (2, 7, 3)
-    assert together.test_std.shape == (2, 4)
-    single = [
-        gradient_flow(DEQS[0], problem.x, problem.y[:, k], problem.x_test, [0.5, 2.0])
-        for k in range(3)
-    ]
-    torch.testing.assert_close(together.loss, sum(one.loss for one in single))
-    variance = sum(one.loss_std.square() for one in single)
-    torch.testing.assert_close(together.loss_std.square(), variance)
-    for k, one in enumerate(single):
-        torch.testing.assert_close(together.test_mean[..., k], one.test_mean)
-        torch.testing.assert_close(together.test_std, one.test_std)
-
-
 @pytest.mark.parametrize("loss", [2.0, 0.1, 1e-9])
 def test_time_to_a_loss(loss):
     problem = Problem(DEQS[0])
@@ -264,15 +246,6 @@ def test_copies_of_an_input_that_contradict_each_other():
     assert found.training.time_to(0.9) == math.inf
     assert 0 < found.training.time_to(1.1) < math.inf
     found.training.run(1.0)  # early times do not depend on it: no warning
-
-
-def test_rounded_kernels_are_resolved_less():
-    problem = Problem(DEQS[0])
-    kernels = Kernels(*(k[:7, :7] for k in problem.joint))
-    fine = LinearTraining(kernels, problem.y).resolution
-    coarse = LinearTraining(Kernels(*(k.float() for k in kernels)), problem.y).resolution
-    assert fine < 1e-10
-    assert 1e-7 < coarse < 1e-4
 
 
 def test_an_input_of_zero_is_not_learned():

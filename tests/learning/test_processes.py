@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(
 
 # how many processes, and what they do one after the other: to start them is what takes time
 QUICK = (2, "regression", "failures")
-TWO = (2, "products", "ways", "images", "rounded", "alone")
+TWO = (2, "products", "ways", "images", "rounded")
 THREE = (3, "regression", "products", "ways")
 
 
@@ -87,18 +87,9 @@ def test_what_fails_in_one_fails_in_all(together):
         "KeyError: 'enough'",
         "ConvergenceError: the regression did not converge: 2 of 2 ri",
         "ValueError: x must have shape (inputs, 6), got (20, 3)",
-        "ValueError: batch must be >= 1, got 0",
-        "ValueError: other must have 200 rows and at most two dimensi",
     ]
     names = [message.split("differ in: ")[1] for message in messages if message.startswith(differ)]
-    assert [name.partition(".")[0] for name in names] == ["ridge", "x1", "vectors", "x1", "y"]
-
-
-@pytest.mark.thorough
-def test_each_for_itself(together):
-    pytest.importorskip("sklearn")
-    for rank, value in enumerate(together(*TWO)["alone"]):
-        torch.testing.assert_close(value, shared_work.alone(rank), rtol=0, atol=0)
+    assert [name.partition(".")[0] for name in names] == ["x1", "vectors", "x1", "y"]
 
 
 LOST = r"ConnectionError: process \d of \d lost contact with another one"
@@ -108,12 +99,6 @@ def test_a_killed_process_ends_the_others_with_a_message(tmp_path):
     found = run_ranks(shared_work.killed, 2, tmp_path)
     assert found[0] == (None, "")
     assert re.match(LOST, found[1][1])
-
-
-@pytest.mark.thorough
-def test_a_process_that_does_not_answer_ends_the_others_with_a_message(tmp_path):
-    for _, error in run_ranks(shared_work.frozen, 2, tmp_path):
-        assert re.match(LOST, error)
 
 
 def test_groups_that_are_none():
@@ -128,7 +113,7 @@ def test_groups_that_are_none():
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("which", "launched"), [(0, 1), (3, 2)], ids=["fit.py", "train.py"])
+@pytest.mark.parametrize(("which", "launched"), [(0, 1), (2, 2)], ids=["fit.py", "train.py"])
 def test_the_programs_of_the_page_under_torchrun(which, launched, tmp_path):
     pytest.importorskip("sklearn")
     page = Path(__file__).parents[2] / "docs" / "several-processes.md"

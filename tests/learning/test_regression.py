@@ -125,24 +125,6 @@ def test_equivalents_precondition_mixtures_better_than_projections():
     assert [report.preconditioner for report in reports] == [None, "nystrom", "equivalent"]
 
 
-def test_float32_comes_back_with_the_accuracy_of_float64():
-    (x, y), (new, _) = data(150), data(5, seed=1)
-    single = shoal.kernel_regression(RELU, x.float(), y.float(), ridge=1e-6)
-    double = shoal.kernel_regression(RELU, x.float().double(), y.float().double(), ridge=1e-6)
-    found = single.predict(new.float())
-    assert found.dtype == torch.float32
-    torch.testing.assert_close(found, double.predict(new.float().double()).float())
-
-
-def test_columns_end_on_their_own():
-    x, y = data(200, outputs=3)
-    eigenvectors = torch.linalg.eigh(shoal.kernel(RELU, x).ntk)[1]
-    y = torch.stack([eigenvectors[:, -1], torch.zeros_like(y[:, 0]), y[:, 2]], 1)
-    report = shoal.kernel_regression(RELU, x, y, ridge=RIDGE, method=PLAIN).report
-    assert report.iterations[:2].tolist() == [1, 0]  # an eigenvector takes one step
-    assert report.iterations[2] == len(report.history) > 10
-
-
 @pytest.mark.parametrize("preconditioner", PRECONDITIONERS, ids=repr)
 def test_columns_without_a_solution_hold_no_others_back(preconditioner):
     """A kernel is zero at an input of zero: without a ridge its target cannot be anything else."""
@@ -208,23 +190,9 @@ def test_progress():
         ({"ridge": math.nan}, ValueError, "ridge must be finite"),
         ({"which": "nngp"}, ValueError, "which must be one of 'ck', 'ntk'"),
         ({"method": "lu"}, ValueError, "method must be one of"),
-        (
-            {"method": shoal.learning.Nystrom()},
-            TypeError,
-            "method must be a Cholesky or",
-        ),
-        (
-            {"method": shoal.learning.Cholesky},
-            TypeError,
-            "method must be a Cholesky or",
-        ),
+        ({"method": shoal.learning.Cholesky}, TypeError, "method must be a Cholesky or"),
         ({"memory": "much"}, ValueError, "memory must be a size"),
         ({"memory": "1KiB", "method": "cholesky"}, ValueError, "method='cholesky' needs"),
-        (
-            {"memory": "1KiB", "method": shoal.learning.Cholesky()},
-            ValueError,
-            "method='cholesky' needs",
-        ),
         ({"on_failure": "ignore"}, ValueError, "on_failure must be one of"),
         ({"method": TWO_LABELS}, ValueError, "labels must be as many as inputs, got 2 for 10"),
         ({"y": torch.ones(3)}, ValueError, r"y must have shape \(n,\)"),
@@ -246,55 +214,22 @@ def test_bad_arguments_are_named(change, error, message):
 
 
 @pytest.mark.parametrize(
-    ("make", "error", "message"),
+    ("make", "options", "message"),
     [
-        (
-            lambda: shoal.learning.ConjugateGradients("ilu"),
-            TypeError,
-            "preconditioner must be None or",
-        ),
-        (
-            lambda: shoal.learning.ConjugateGradients(shoal.learning.Nystrom),
-            TypeError,
-            "preconditioner must be",
-        ),
-        (
-            lambda: shoal.learning.ConjugateGradients(max_steps=0),
-            ValueError,
-            "max_steps must be >= 1",
-        ),
-        (
-            lambda: shoal.learning.ConjugateGradients(tolerance=0.0),
-            ValueError,
-            "tolerance must be > 0",
-        ),
-        (
-            lambda: shoal.learning.ConjugateGradients(precision=torch.float16),
-            ValueError,
-            "precision must",
-        ),
-        (
-            lambda: shoal.learning.Cholesky(precision="float32"),
-            ValueError,
-            "precision must be torch.float",
-        ),
-        (
-            lambda: shoal.learning.Cholesky(tolerance=math.nan),
-            ValueError,
-            "tolerance must be finite",
-        ),
-        (lambda: shoal.learning.Nystrom(0), ValueError, "rank must be >= 1"),
-        (lambda: shoal.learning.Nystrom(seed=-1), ValueError, "seed must be >= 0"),
-        (
-            lambda: shoal.learning.EquivalentPreconditioner([0.5]),
-            TypeError,
-            "labels must be integers or",
-        ),
+        (shoal.learning.ConjugateGradients, {"preconditioner": "ilu"}, "preconditioner must be"),
+        (shoal.learning.ConjugateGradients, {"max_steps": 0}, "max_steps must be >= 1"),
+        (shoal.learning.ConjugateGradients, {"tolerance": 0.0}, "tolerance must be > 0"),
+        (shoal.learning.ConjugateGradients, {"precision": torch.float16}, "precision must"),
+        (shoal.learning.Cholesky, {"precision": "float32"}, "precision must be torch.float"),
+        (shoal.learning.Cholesky, {"tolerance": math.nan}, "tolerance must be finite"),
+        (shoal.learning.Nystrom, {"rank": 0}, "rank must be >= 1"),
+        (shoal.learning.Nystrom, {"seed": -1}, "seed must be >= 0"),
+        (shoal.learning.EquivalentPreconditioner, {"labels": [0.5]}, "labels must be integers or"),
     ],
 )
-def test_bad_options_of_methods_are_named(make, error, message):
-    with pytest.raises(error, match=message):
-        make()
+def test_bad_options_of_methods_are_named(make, options, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        make(**options)
 
 
 def test_bad_inputs_to_predict_for_are_named():
@@ -335,12 +270,3 @@ def test_the_least_limit_of_memory_is_told():
     with pytest.raises(ValueError, match="memory must be at least '9MiB'"):
         shoal.kernel_regression(RELU, x, y, memory="1MiB", **options)
     assert shoal.kernel_regression(RELU, x, y, memory="9MiB", **options).report.converged
-
-
-def test_less_memory_changes_no_result():
-    (x, y), (new, _) = data(300), data(40, seed=1)
-    options = {"ridge": RIDGE, "method": replace(SMALL, tolerance=1e-10)}
-    much = shoal.kernel_regression(RELU, x, y, **options)
-    little = shoal.kernel_regression(RELU, x, y, memory="9MiB", **options)
-    torch.testing.assert_close(little.predict(new), much.predict(new), rtol=1e-8, atol=1e-8)
-    torch.testing.assert_close(little.variance(new), much.variance(new), rtol=1e-7, atol=1e-9)

@@ -5,7 +5,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from scipy.optimize import minimize
 from scipy.stats import multivariate_normal
 from sklearn.linear_model import RidgeCV
 
@@ -85,24 +84,6 @@ def test_paths_are_those_of_single_fits():
         assert float(path.log_likelihood[i]) == pytest.approx(expected, rel=1e-9)
 
 
-def test_the_likelihood_is_largest_in_ridge_and_scale():
-    """By a search in both at once, of the density of scipy."""
-    x, y = data(60, outputs=1)
-    kernel = shoal.kernel(RELU, x).ntk.numpy()
-
-    def negative(logs):
-        scale, ridge = np.exp(logs)
-        covariance = scale * (kernel + ridge * np.eye(60))
-        return -multivariate_normal(np.zeros(60), covariance).logpdf(y[:, 0].numpy())
-
-    best = minimize(negative, [0.0, math.log(0.1)], method="Nelder-Mead", options={"xatol": 1e-6})
-    fit = shoal.kernel_regression(RELU, x, y, ridge="likelihood")
-    assert math.log(fit.ridge) == pytest.approx(best.x[1], abs=0.16)  # the step of the grid
-    assert fit.path.score("likelihood") == pytest.approx(-best.fun, abs=0.02)
-    scale = shoal.kernel_regression(RELU, x, y, ridge=math.exp(best.x[1])).output_scale
-    assert scale == pytest.approx(math.exp(best.x[0]), rel=1e-3)
-
-
 @pytest.mark.parametrize("criterion", ["gcv", "loo", "likelihood"])
 def test_ridges_are_chosen(criterion):
     (x, y), (new, _) = data(80), data(5, seed=1)
@@ -168,21 +149,6 @@ def test_bad_choices(options, error, text):
     x, y = data(300)
     with pytest.raises(error, match=text):
         shoal.kernel_regression(RELU, x, y, **options)
-
-
-def test_ridges_and_sizes_may_be_tensors():
-    x, y = data(40)
-    listed = shoal.learning.ridge_path(RELU, x, y, ridges=[0.25, 1.0])
-    path = shoal.learning.ridge_path(RELU, x, y, ridges=torch.tensor([0.25, 1.0]))
-    torch.testing.assert_close(path.loo, listed.loo, rtol=0, atol=0)
-    assert shoal.learning.select([RELU], x, y, ridges=torch.tensor([0.25, 1.0])).ridge in (
-        0.25,
-        1.0,
-    )
-    curve = shoal.learning_curve(RELU, x, y, torch.tensor([10, 40]), ridge=0.25)
-    assert curve.sizes.tolist() == [10, 40]
-    with pytest.raises(TypeError, match="ridges must be a tensor with values"):
-        shoal.learning.ridge_path(RELU, x, y, ridges=torch.ones(2, device="meta"))
 
 
 def test_bad_paths():

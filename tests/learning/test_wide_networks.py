@@ -154,13 +154,3 @@ def test_standard_time_without_width_is_that_of_the_limit():
     wide = gradient_flow(STANDARD, x, y, x_test, [1.0 / width, math.inf], width=width)
     torch.testing.assert_close(found.test_mean, wide.test_mean, rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(found.loss, wide.loss, rtol=1e-6, atol=1e-9)
-
-
-def test_initial_network_is_its_values():
-    x, y, x_test = data()
-    net = network(DEQ_TANH, 32, 0, trainable={"readout"})
-    found = gradient_flow(DEQ_TANH, x, y, x_test, 0.7, initial=net)
-    values = (net(x).detach()[:, 0], net(x_test).detach()[:, 0])
-    same = gradient_flow(DEQ_TANH, x, y, x_test, 0.7, initial=values, trainable={"readout"})
-    torch.testing.assert_close(found.test_mean, same.test_mean, rtol=1e-12, atol=1e-13)
-    torch.testing.assert_close(found.loss, same.loss, rtol=1e-12, atol=1e-13)

@@ -134,28 +134,6 @@ def test_narrow_networks_learn_from_any_number_of_samples_what_few_would_teach_w
     assert bool(wide.test_error.isnan().all())
 
 
-def test_error_rates_of_narrow_networks():
-    x, y = nonlinear(500, 0)
-    new, truth = nonlinear(1000, 900)
-    curve = shoal.learning_curve(
-        LAYER, x, (y[:, 0] > 0).long(), [200], ridge=0.02, which="ck", width=40
-    )
-    rates = []
-    for seed in range(10):
-        inputs, targets = nonlinear(200, 100 + 2 * seed)
-        net = shoal.build(
-            LAYER, in_features=12, width=40, out_features=2, seed=seed, dtype=torch.float64
-        )
-        with torch.no_grad():
-            z, there = (features(net, i) for i in (inputs, new))
-        one_hot = torch.nn.functional.one_hot((targets[:, 0] > 0).long()).double()
-        weights = torch.linalg.solve(z.T @ z + 0.02 * torch.eye(40), z.T @ one_hot)
-        wrong = (there @ weights).argmax(1) != (truth[:, 0] > 0).long()
-        rates.append(float(wrong.double().mean()))
-    assert curve.error_rate is not None
-    assert float(curve.error_rate) == pytest.approx(sum(rates) / 10, abs=0.04)
-
-
 def test_what_has_no_width():
     x, y = nonlinear(40, 0)
     deep = shoal.FullyConnected((shoal.activations.ReLU(),) * 2)

@@ -1,7 +1,6 @@
 """Networks whose loop passes several layers, and networks with biases."""
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
@@ -95,17 +94,6 @@ def test_all_solvers_find_it(solver):
     torch.testing.assert_close(solution.value, net.features(x), rtol=1e-9, atol=1e-10)
 
 
-def test_one_step_gradients_and_failures():
-    net, x = network(gradient=shoal.OneStep()), inputs()
-    net(x).sum().backward()
-    assert all(p.grad is not None for p in net.parameters())
-    lost = network(solver=shoal.Picard(max_steps=1), on_failure="status")
-    lost(x)
-    assert not bool(lost.last_solve.converged.any())
-    with pytest.raises(shoal.ConvergenceError):
-        network(solver=shoal.Picard(max_steps=1), on_failure="raise")(x)
-
-
 def test_autocast_and_copies():
     net, x = network(dtype=torch.float32), inputs().float()
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -143,11 +131,6 @@ def test_no_certificates(architecture, message):
         shoal.certify(network(architecture), x, x[:, :2])
 
 
-def test_no_moment_designs_with_biases():
-    with pytest.raises(ValueError, match="without biases"):
-        shoal.design(DEQ(Tanh(), 0.1, 0.8, bias_variance=0.1), input_norm=1.0, which="ck")
-
-
 def test_biases_of_explicit_networks_by_hand():
     x = inputs()
     net = network(FullyConnected((Tanh(), ReLU()), bias_variance=0.4), width=9)
@@ -177,29 +160,3 @@ def test_biases_of_implicit_networks_by_hand():
         z = torch.relu(0.1 * z @ w["recurrent"].T + mapped)
     wanted = z @ w["readout"].T + mapped @ w["skip"].T
     torch.testing.assert_close(net(x), wanted, rtol=1e-6, atol=1e-8)
-
-
-@pytest.mark.parametrize("architecture", [FullyConnected((Tanh(), ReLU())), ImplicitNetwork(0.3)])
-def test_biases_change_no_other_weights(architecture):
-    plain = network(architecture)
-    biased = network(replace(architecture, bias_variance=0.4))
-    assert all(torch.equal(p, biased.groups[name]) for name, p in plain.groups.items())
-
-
-@pytest.mark.parametrize(
-    "architecture",
-    [
-        LOOP,
-        DEQ(ReLU(), 0.2, 0.8, bias_variance=0.3),
-        FullyConnected((Tanh(), ReLU()), bias_variance=0.4, norm_gated=True),
-        ResNet(Tanh(), 2, bias_variance=0.3),
-        ImplicitNetwork(0.3, bias_variance=0.3),
-    ],
-    ids=repr,
-)
-def test_they_are_saved(tmp_path, architecture):
-    net, x = network(architecture), inputs()
-    shoal.save(net, tmp_path / "net")
-    same = shoal.load(tmp_path / "net")
-    assert same.architecture == architecture
-    assert torch.equal(same(x), net(x))

@@ -110,24 +110,3 @@ def test_networks_are_saved_whole_and_see_one_sample_at_a_time(
     with torch.no_grad():
         assert torch.equal(loaded(x), net(x))
         torch.testing.assert_close(net(x[order]), net(x)[order], rtol=1e-7, atol=1e-8)
-
-
-@few
-@given(
-    phi=activations,
-    depth=st.integers(1, 3),
-    seed=seeds,
-    dtype=st.sampled_from([torch.bfloat16, torch.float16]),
-)
-def test_gradients_in_half_precision_are_those_in_double(phi, depth, seed, dtype) -> None:
-    net, x = built(shoal.FullyConnected([phi] * depth), 3, 2, seed), numbers(seed, 4, 3)
-    net(x).sum().backward()
-    half = built(shoal.FullyConnected([phi] * depth), 3, 2, seed).to(dtype)
-    half(x.to(dtype)).sum().backward()
-    # every product and value is rounded once: as many roundings as operations on the way
-    unit = torch.finfo(dtype).eps
-    for one, other in zip(half.parameters(), net.parameters(), strict=True):
-        assert one.grad is not None
-        assert other.grad is not None
-        error = (one.grad.double() - other.grad).norm() / other.grad.norm().clamp(min=1e-3)
-        assert float(error) < 8 * (depth + 1) * unit

@@ -8,7 +8,6 @@ from torch.nn.functional import cross_entropy
 import shoal
 from shoal.networks.modules import ModuleInputs
 from training.modules import jacobian, seeded
-from training.test_resuming import InterruptionError, interrupting, same
 
 
 class Attending(nn.Module):
@@ -89,15 +88,6 @@ def test_a_watch_looks_at_all_inputs():
     least = torch.linalg.eigvalsh(rows @ rows.T)[0].item()
     assert row["least_eigenvalue"] == pytest.approx(max(least, 0.0), rel=1e-5, abs=1e-10)
     assert row["loss"] == pytest.approx(0.5 * (net(*x) - y).square().sum().item())
-
-
-def test_interrupted_runs_continue(tmp_path):
-    options = {**ADAM, "steps": 6, "monitor": 2}
-    whole = shoal.train(*arranged("places"), **options)
-    options |= {"checkpoint": tmp_path / "run", "checkpoint_seconds": 0.0}
-    with pytest.raises(InterruptionError):
-        shoal.train(*arranged("places"), **options, progress=interrupting(3))
-    same(shoal.train(*arranged("places"), **options), whole)
 
 
 @pytest.mark.parametrize("memory", [None, 4000], ids=["whole", "blocks"])

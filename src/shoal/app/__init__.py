@@ -7,7 +7,7 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Run the command line, or say what it needs."""
+    """Run the command line, or name the packages that it needs."""
     missing = [package for package in ("typer", "rich") if find_spec(package) is None]
     if missing:
         needs = " and ".join(missing)

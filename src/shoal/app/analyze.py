@@ -1,19 +1,12 @@
 """``shoal analyze``: an architecture on data, or a trained model, in one table and one report."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
-import torch
 import typer
 
 from shoal.app import options
-from shoal.app import output as out
 from shoal.app.options import DATA, left_out
-from shoal.core import checks
-
-if TYPE_CHECKING:
-    from shoal.app.report import Analysis
-    from shoal.app.sections import Section, Subject
 
 FAILED = 1
 _OF_A_DEQ = "activation recurrent_variance input_variance standardize only dtype device"
@@ -73,6 +66,8 @@ def analyze(
     Exit codes: 1, a section failed; 2, bad input; 3, no equilibrium of a trained model was found
     for some samples.
     """
+    import torch
+
     torch.set_num_threads(threads)
     if model is not None:
         left_out(context, _OF_A_DEQ, "with --model")
@@ -80,12 +75,13 @@ def analyze(
 
         analyze_model(model, code, reference, data, label, n, seed or 0, output=output, json=json)
         return
+    from shoal.app import output as out
     from shoal.app import report
     from shoal.app.inputs import load_inputs
     from shoal.app.sections import Subject
 
     left_out(context, "code reference", "without --model")
-    sections = _chosen(only)
+    sections = report.chosen(only)
     deq = options.architecture_of(activation, recurrent_variance, input_variance)
     inputs = load_inputs(
         data, label=label, n=n, most=1000, seed=seed, standardize=standardize,
@@ -100,11 +96,11 @@ def analyze(
     record = report.document(subject, found)
     files = []
     if output is not None:
-        files = out.save(output, {"analysis.json": record})  # before what may not be drawn
+        files = out.save(output, {"analysis.json": record})  # before drawing, which may fail
         page = report.render(subject, found)
         figure = report.draw(subject, found)
         files += out.save(output, {"report.html": page, "analysis": figure})
-    out.conclude(record, lambda: _show(subject, found), files, json=json)
+    out.conclude(record, lambda: report.show(subject, found), files, json=json)
     errors: dict[str, list[str]] = {}  # sections may fail for one reason, which is told once
     for section, findings in found.items():
         if findings.error:
@@ -113,32 +109,3 @@ def analyze(
         out.note(f"Error: {', '.join(titles)}: {error}")
     if errors:
         raise typer.Exit(FAILED)
-
-
-def _chosen(only: str | None) -> "tuple[Section, ...]":
-    """The sections of the option, in their order."""
-    from shoal.app.report import SECTIONS
-
-    if only is None:
-        return SECTIONS
-    names = [name.strip() for name in only.split(",")]
-    for name in names:
-        checks.one_of("--only", name, [section.name for section in SECTIONS])
-    return tuple(section for section in SECTIONS if section.name in names)
-
-
-def _show(subject: "Subject", found: "Analysis") -> None:
-    from shoal.app.report import lead, verdict
-    from shoal.diagnosis.words import Row
-
-    table = out.RowTable("\n".join([*lead(subject), *subject.data.notes]))
-    for section, findings in found.items():
-        count = len(findings.warnings)
-        remark = f"! {count} warning{'s' if count > 1 else ''}, below" if count else ""
-        failed = [Row("none", "", findings.error)] if findings.error else []
-        table.add_part(section.title, [*findings.rows, *failed], remark)
-    out.console().print(table)
-    for section, findings in found.items():
-        for warning in findings.warnings:
-            out.say(f"! {section.title}: {warning}")
-    out.say(" ".join(verdict(found)), "bold")

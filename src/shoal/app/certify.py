@@ -3,18 +3,12 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import torch
 import typer
 
 from shoal.app import options
-from shoal.app import output as out
 from shoal.app.options import DATA, NETWORK, left_out
-from shoal.core import checks
-from shoal.core.fields import plain
 
 if TYPE_CHECKING:
-    import shoal
-    from shoal.app.inputs import Inputs
     from shoal.networks import Network
 
 NOT_ESTABLISHED = 3
@@ -71,9 +65,14 @@ def certify(
 
     Exit codes: 2, bad input; 3, nothing is established, which never means that training fails.
     """
+    import torch
+
     import shoal
+    from shoal.app import output as out
     from shoal.app.inputs import load_inputs
     from shoal.app.network_sections import CERTIFICATE, certificate_findings
+    from shoal.core import checks
+    from shoal.core.fields import plain
     from shoal.diagnosis.words import Row
 
     if load is not None:
@@ -119,7 +118,18 @@ def certify(
     targets = checks.real("--target-scale", target_scale) * samples.targets(net.spec.out_features)
     with out.working("Certifying"):
         found = shoal.certify(net, x.to(next(net.parameters()).dtype), targets, step_size=step_size)
-    record = _document(found, net, samples, target_scale)
+    record = {
+        "shoal": shoal.__version__,
+        "data": samples.document() | {"target_scale": target_scale},
+        "network": {
+            "architecture": plain(net.architecture),
+            "in_features": net.spec.in_features,
+            "width": net.spec.width,
+            "out_features": net.spec.out_features,
+            "readout_scale": net.spec.readout_scale,
+        },
+        **found.to_dict(),
+    }
     words = f"{len(samples.classes)} classes" if samples.classes else "real numbers"
     about = (
         Row("network", f"width {net.spec.width}", f"readout times {net.spec.readout_scale:g}"),
@@ -144,31 +154,3 @@ def certify(
     if not found.holds:
         out.note("Not established: no theorem says that gradient descent trains this network.")
         raise typer.Exit(NOT_ESTABLISHED)
-
-
-def _document(
-    found: "shoal.certificates.Certificate", net: "Network[Any]", samples: "Inputs", scale: float
-) -> dict[str, Any]:
-    """A certificate as plain values."""
-    import shoal
-
-    spec = net.spec
-    return {
-        "shoal": shoal.__version__,
-        "data": {
-            "name": samples.name,
-            "samples": len(samples.x),
-            "rows": samples.rows,
-            "standardized": samples.standardized,
-            "notes": list(samples.notes),
-            "target_scale": scale,
-        },
-        "network": {
-            "architecture": plain(spec.architecture),
-            "in_features": spec.in_features,
-            "width": spec.width,
-            "out_features": spec.out_features,
-            "readout_scale": spec.readout_scale,
-        },
-        **found.to_dict(),
-    }

@@ -13,8 +13,7 @@ from shoal.app.analyze import analyze
 from shoal.app.certify import certify
 from shoal.app.design import design
 from shoal.app.diagnose import diagnose
-from shoal.app.explorer import explore
-from shoal.app.output import note
+from shoal.app.explore import explore
 
 BAD_INPUT, INTERRUPTED = 2, 130  # 128 + SIGINT, as shells count
 
@@ -43,10 +42,11 @@ class Commands(TyperGroup):
                 raise
             if _debug:
                 traceback.print_exception(error)
-            note(f"Error: {_in_words(error) if usage is None else usage()}")
+            text = _in_words(error) if usage is None else usage()
+            typer.echo(" ".join(f"Error: {text}".split()), err=True)
             code = BAD_INPUT
         if code == INTERRUPTED:
-            note("Interrupted; no file is half-written.")
+            typer.echo("Interrupted; no file is half-written.", err=True)
         sys.exit(code if isinstance(code, int) else 0)
 
 

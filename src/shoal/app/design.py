@@ -1,20 +1,18 @@
 """``shoal design``: the shallow network inside a DEQ, from the command line."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import torch
 import typer
 
 from shoal.app import options
-from shoal.app import output as out
 from shoal.app.options import DATA
-from shoal.core import checks
-from shoal.core.fields import plain
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     import shoal
-    from shoal.diagnosis.words import Row
 
 INFEASIBLE = 3
 _COMPARED = 64  # samples whose kernel matrices are compared, by default
@@ -44,7 +42,7 @@ def design(
     ] = "moments",
     which: Annotated[
         str | None,
-        typer.Option(help="ck or ntk; by default by what is trained.", rich_help_panel=_DESIGN),
+        typer.Option(help="ck or ntk; by default as trained.", rich_help_panel=_DESIGN),
     ] = None,
     trainable: Annotated[
         str | None,
@@ -65,7 +63,12 @@ def design(
     Exit codes: 2, bad input; 3, no network of the wanted kind has the kernel.
     """
     import shoal
+    from shoal.app import output as out
     from shoal.app.inputs import load_inputs
+    from shoal.app.sections import Findings
+    from shoal.core import checks
+    from shoal.designs.result import layer_activations
+    from shoal.diagnosis.words import Row
 
     deq = options.architecture_of(activation, recurrent_variance, input_variance)
     norm = 1.0 if input_norm is None else checks.real("--input-norm", input_norm, above=0)
@@ -82,11 +85,25 @@ def design(
         found = shoal.design(deq, input_norm=norm, which=which, method=method, trainable=groups)
         gap = None if x is None else found.gap(x)
     record = _document(found, gap)
-    answer, numbers = _answer(found, gap), _numbers(found)
+    answer = [Row(*row) for row in _answer(found, gap)]
+    numbers = [
+        Row(name, f"{value:.8g}", f"wanted {found.target[name]:.8g}")
+        for name, value in found.obtained.items()
+    ]
     files: list[Path] = []
     if output is not None:
-        figure = found.plot()
-        page = _page(found, figure, answer, numbers)
+        figure, layers = found.plot(), layer_activations(found.architecture)
+        parts = [
+            ("answer", "Design", Findings(tuple(answer), notes=(found.explanation,))),
+            (
+                "layers",
+                "Activations",
+                Findings(tuple(Row(name, "", repr(phi)) for name, phi in layers), figure=figure),
+            ),
+            ("numbers", "Obtained and wanted", Findings(tuple(numbers))),
+        ]
+        title = "The shallow network inside a deep equilibrium model"
+        page = out.render_page(title, str(found.original), parts)
         contents = {"report.html": page, "design.json": record, "activations": figure}
         files = out.save(output, contents)
 
@@ -102,7 +119,7 @@ def design(
         raise typer.Exit(INFEASIBLE)
 
 
-def _norm(x: torch.Tensor) -> float:
+def _norm(x: "Tensor") -> float:
     """The root mean square of the norms; no square of large or small numbers is taken."""
     largest = x.abs().max()
     if largest == 0:
@@ -113,6 +130,7 @@ def _norm(x: torch.Tensor) -> float:
 def _document(found: "shoal.designs.Design", gap: Any) -> dict[str, Any]:
     """A design as plain values."""
     import shoal
+    from shoal.core.fields import plain
 
     return {
         "shoal": shoal.__version__,
@@ -134,48 +152,17 @@ def _document(found: "shoal.designs.Design", gap: Any) -> dict[str, Any]:
     }
 
 
-def _answer(found: "shoal.designs.Design", gap: Any) -> "list[Row]":
-    """Whether there is one, and how near it is."""
-    from shoal.diagnosis.words import Row
-
+def _answer(found: "shoal.designs.Design", gap: Any) -> Iterator[tuple[Any, ...]]:
+    """Rows on whether there is a design, and how near it is."""
     kernel, trained = found.which.upper(), ", ".join(sorted(found.trainable))
     wanted = "kernel, exactly" if found.method == "sphere" else "high-dimensional coefficients"
-    meaning = f"a network of this kind has the {wanted}" if found.feasible else "see the nearest"
-    rows = [
-        Row("feasible", "yes" if found.feasible else "no", meaning, holds=found.feasible),
-        Row("matched", kernel, f"by {found.method}; trained: {trained}"),
-        Row("norm of the inputs", f"{found.input_norm:.6g}", "τ0"),
-        Row("residual", f"{found.residual:.1e}", "largest difference from the target"),
-    ]
+    if found.feasible:
+        yield "feasible", "yes", f"a network of this kind has the {wanted}", True
+    else:
+        yield "feasible", "no", "see the nearest", False
+    yield "matched", kernel, f"by {found.method}; trained: {trained}"
+    yield "norm of the inputs", f"{found.input_norm:.6g}", "τ0"
+    yield "residual", f"{found.residual:.1e}", "largest difference from the target"
     if gap is not None:
         words = f"of the {kernel} matrices on the data, in spectral norm, relative to the DEQ's"
-        rows.append(Row("difference", f"{gap.relative:.2e}", words))
-    return rows
-
-
-def _numbers(found: "shoal.designs.Design") -> "list[Row]":
-    """The obtained numbers and the target."""
-    from shoal.diagnosis.words import Row
-
-    return [
-        Row(name, f"{value:.8g}", f"wanted {found.target[name]:.8g}")
-        for name, value in found.obtained.items()
-    ]
-
-
-def _page(
-    found: "shoal.designs.Design", figure: Any, answer: "list[Row]", numbers: "list[Row]"
-) -> str:
-    """The answer, the activations, and the reason in words."""
-    from shoal.app.sections import Findings
-    from shoal.designs.result import layer_activations
-    from shoal.diagnosis.words import Row
-
-    layers = [Row(name, "", repr(phi)) for name, phi in layer_activations(found.architecture)]
-    parts = [
-        ("answer", "Design", Findings(tuple(answer), notes=(found.explanation,))),
-        ("layers", "Activations", Findings(tuple(layers), figure=figure)),
-        ("numbers", "Obtained and wanted", Findings(tuple(numbers))),
-    ]
-    title = "The shallow network inside a deep equilibrium model"
-    return out.render_page(title, str(found.original), parts)
+        yield "difference", f"{gap.relative:.2e}", words

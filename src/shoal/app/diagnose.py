@@ -3,11 +3,9 @@
 from pathlib import Path
 from typing import Annotated
 
-import torch
 import typer
 
 from shoal.app import options
-from shoal.app import output as out
 from shoal.app.options import DATA
 
 _ITERATION = "Iteration"
@@ -52,7 +50,10 @@ def diagnose(
 
     Exit codes: 2, bad input; 3, no equilibrium was found for some samples.
     """
+    import torch
+
     import shoal
+    from shoal.app import output as out
     from shoal.app.models import model_in, require_equilibria, samples_for, weights_in
     from shoal.diagnosis.words import sections_of
 

@@ -1,4 +1,4 @@
-"""``shoal explore``: a page on which a deep equilibrium model can be changed interactively.
+"""A page on which a deep equilibrium model can be changed interactively.
 
 The page computes by itself, from tables and a summary of the data in a few hundred numbers.
 Spectra, training curves and learning curves depend on the data through the eigenvalues of the
@@ -6,24 +6,17 @@ inputs' second moment, and through how much of the target's variance is linear a
 directions; all else of the target is noise to the linear part of a kernel.
 """
 
-import json as jsonlib
+import json
 from dataclasses import dataclass
 from importlib.resources import files
 from itertools import pairwise
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
 import torch
-import typer
 from torch import Tensor
 
-from shoal.app import options, output
-from shoal.app.options import left_out
-from shoal.core import checks
-from shoal.core.files import json_text, write_text
-
-if TYPE_CHECKING:
-    from shoal.app.inputs import Inputs
+from shoal.app import output
+from shoal.app.inputs import Inputs
 
 TESTED = 1e-6
 """The tested error of the page's kernels, relative to the diagonal."""
@@ -79,7 +72,7 @@ def _rounded(value: Any) -> Any:
 
 
 def two_classes(size: int = 1000) -> Population:
-    """Two classes of one covariance without a direction; the page says how far apart they are."""
+    """Two classes of one covariance; their distance is set on the page."""
     return Population(
         name="two classes",
         size=size,
@@ -93,7 +86,7 @@ def two_classes(size: int = 1000) -> Population:
     )
 
 
-def population_of(data: "Inputs") -> Population:
+def population_of(data: Inputs) -> Population:
     """Summarize data, whose columns must have been centered.
 
     The linear part of the target is estimated by regression on the principal components, less the
@@ -137,7 +130,7 @@ def population_of(data: "Inputs") -> Population:
     )
 
 
-def _linear_part(data: "Inputs", components: Tensor) -> tuple[Tensor, float, str]:
+def _linear_part(data: Inputs, components: Tensor) -> tuple[Tensor, float, str]:
     """The part of the target's variance along each component, the rest, and its name."""
     n, rank = components.shape
     if data.y is None:
@@ -149,7 +142,7 @@ def _linear_part(data: "Inputs", components: Tensor) -> tuple[Tensor, float, str
         return torch.zeros(rank, dtype=torch.float64), 1.0, "a constant"
     explained = (components.T @ y).square().sum(1) / total
     left = max(0.0, 1 - float(explained.sum()))
-    by_chance = left / max(n - rank, 1)  # what each component explains of what is noise
+    by_chance = left / max(n - rank, 1)  # share of the noise along each component
     linear = (explained - by_chance).clamp(min=0.0)
     words = f"{len(data.classes)} classes" if data.classes else "the target"
     return linear, max(0.0, 1 - float(linear.sum())), words
@@ -206,7 +199,7 @@ def explorer_page(
 
 def _embedded(document: Any) -> str:
     """JSON inside a script element, which nothing in it can end."""
-    return jsonlib.dumps(document, separators=(",", ":")).replace("<", "\\u003c")
+    return json.dumps(document, separators=(",", ":")).replace("<", "\\u003c")
 
 
 def stored_tables() -> dict[str, Any]:
@@ -216,59 +209,5 @@ def stored_tables() -> dict[str, Any]:
     of the derivative, and of Hermite coefficients.
     """
     text = (files("shoal.app") / "tables.json").read_text(encoding="utf-8")
-    found: dict[str, Any] = jsonlib.loads(text)
+    found: dict[str, Any] = json.loads(text)
     return found
-
-
-def explore(
-    context: typer.Context,
-    data: Annotated[
-        str | None, typer.Argument(help=f"By default two classes. {options.DATA_HELP}")
-    ] = None,
-    label: options.Label = None,
-    n: options.Samples = None,
-    standardize: options.Standardize = None,
-    activation: options.Activation = "tanh",
-    recurrent_variance: options.RecurrentVariance = 0.2,
-    input_variance: options.InputVariance = 0.8,
-    out: Annotated[
-        Path,
-        typer.Option("--out", "--output", metavar="FILE", help="The page; its folder is made."),
-    ] = Path("explorer.html"),
-    json: options.Json = False,
-) -> None:
-    """A page to explore a DEQ, with your data.
-
-    Where the kernel exists, how fast a solver is, the kernel and its shallow twin, the spectrum,
-    training and learning move with activation, variances, norm and p/n. The page needs no server
-    and no network. With DATA it uses the norms, the covariance and the labels; the inputs are
-    centered and scaled as by analyze.
-
-    Examples: shoal explore; shoal explore x.npz --out pages/mine.html --activation relu.
-    """
-    checks.real("--recurrent-variance", recurrent_variance, at_least=0)
-    checks.real("--input-variance", input_variance, above=0)
-    if out.suffix != ".html" or out.is_dir():
-        raise ValueError(f"--out must be a file that ends in .html, got {str(out)!r}")
-    with output.working("Summarizing the data"):
-        if data is None:
-            left_out(context, "label n standardize", "without DATA")
-            population = two_classes()
-        else:
-            from shoal.app.inputs import load_inputs
-
-            population = population_of(load_inputs(data, label=label, n=n, standardize=standardize))
-        page = explorer_page(
-            population,
-            activation=activation,
-            recurrent_variance=recurrent_variance,
-            input_variance=input_variance,
-            command=output.command_line(),
-        )
-    output.prepare(out.parent)
-    write_text(out, page)
-    if json:
-        document = {"page": str(out), "bytes": len(page.encode())}
-        typer.echo(json_text(document | {"population": population.document()}), nl=False)
-    else:
-        output.note(f"Written: {out}. It opens in any browser, from the disk.")

@@ -3,6 +3,7 @@
 import os
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,6 +32,20 @@ class Inputs(Dataset):
     rows: tuple[int, ...] | None = None
     standardized: bool = False
     notes: tuple[str, ...] = ()
+
+    def document(self) -> dict[str, Any]:
+        """The data in plain values, for JSON."""
+        return {
+            "name": self.name,
+            "samples": len(self),
+            "features": self.x.shape[1],
+            "dtype": str(self.x.dtype).removeprefix("torch."),
+            "device": str(self.x.device),
+            "standardized": self.standardized,
+            "seed": self.seed,
+            "rows": self.rows,
+            "notes": list(self.notes),
+        }
 
     def drawn(self, most: int | None = None) -> Tensor:
         """Indices of some samples, of each class its share, in the order of drawing."""

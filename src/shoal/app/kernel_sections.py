@@ -284,7 +284,7 @@ def _off_prediction(found: dict[str, dict[str, Any]]) -> dict[str, str]:
 def _spectrum_numbers(limit: Any, values: Any) -> dict[str, Any]:
     """A limit beside the eigenvalues that it predicts."""
     predicted = limit.quantile((np.arange(len(values)) + 0.5) / len(values))
-    rounding = len(values) * np.finfo(np.float64).eps * abs(values[-1])  # of what is zero
+    rounding = len(values) * np.finfo(np.float64).eps * abs(values[-1])
     near = (values > predicted / 2) & (values < 2 * predicted)
     atom = limit.atoms[0] if limit.atoms else None
     return {

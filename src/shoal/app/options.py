@@ -1,14 +1,16 @@
-"""Options that commands share."""
+"""Options that commands share.
+
+Modules of commands import torch when a command runs, so that ``--help`` is there at once.
+"""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import torch
 import typer
 
-from shoal.core import checks
-
 if TYPE_CHECKING:
+    import torch
+
     from shoal import DEQ
 
 NETWORK, DATA, OUTPUT = "Network", "Data", "Output"
@@ -99,6 +101,7 @@ def architecture_of(activation: str, recurrent_variance: float, input_variance: 
     """The DEQ of the options."""
     import shoal
     from shoal.activations.names import parse_activation
+    from shoal.core import checks
 
     phi = parse_activation(activation, argument="--activation")
     if phi.lipschitz == 0:
@@ -110,8 +113,12 @@ def architecture_of(activation: str, recurrent_variance: float, input_variance: 
     )
 
 
-def device_named(name: str) -> torch.device:
+def device_named(name: str) -> "torch.device":
     """The device by its name; ``"auto"`` is the GPU if there is one."""
+    import torch
+
+    from shoal.core import checks
+
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     device = checks.device_of("--device", name, "auto, cpu, cuda or cuda:N")

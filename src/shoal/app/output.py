@@ -1,4 +1,4 @@
-"""What commands print and write: tables, a JSON document, pages, figures, progress."""
+"""Output of commands: tables, a JSON document, pages, figures, progress."""
 
 import io
 import os
@@ -232,8 +232,8 @@ def image_of(figure: Figure, kind: str) -> bytes:
 def versions() -> dict[str, str]:
     """The versions of the packages that the numbers depend on."""
     packages = [name for name in ("torch", "numpy", "scipy", "matplotlib") if find_spec(name)]
-    own = {"shoal": __version__, "python": platform.python_version()}
-    return own | {name: version(name) for name in packages}
+    found = {"shoal": __version__, "python": platform.python_version()}
+    return found | {name: version(name) for name in packages}
 
 
 def _machine(device: torch.device) -> str:

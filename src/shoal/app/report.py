@@ -5,14 +5,16 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import shoal
+from shoal.app import output as out
 from shoal.app.kernel_sections import DESIGN, EQUIVALENTS, KERNELS, SPECTRUM, WELL_POSEDNESS
 from shoal.app.network_sections import ACCURACY, CERTIFICATE, PREDICTION, TRAINING
-from shoal.app.output import render_page
 from shoal.app.sections import Findings, Section, Subject
+from shoal.core import checks
 from shoal.core.exceptions import AccuracyError, ConvergenceError
 from shoal.core.fields import plain
 from shoal.core.figures import Figure, empty_figure, style
 from shoal.core.files import finite, json_text
+from shoal.diagnosis.words import Row
 
 Analysis = dict[Section, Findings]
 
@@ -52,16 +54,7 @@ def document(subject: Subject, found: Analysis) -> dict[str, Any]:
     return {
         "shoal": shoal.__version__,
         "architecture": plain(subject.architecture),
-        "data": {
-            "name": subject.data.name,
-            "samples": subject.x.shape[0],
-            "features": subject.x.shape[1],
-            "dtype": str(subject.x.dtype).removeprefix("torch."),
-            "device": str(subject.x.device),
-            "standardized": subject.data.standardized,
-            "seed": subject.data.seed,
-            "notes": list(subject.data.notes),
-        },
+        "data": subject.data.document(),
         "verdict": list(verdict(found)),
         "sections": {
             section.name: finite(findings.numbers)
@@ -96,7 +89,7 @@ def draw(subject: Subject, found: Analysis) -> Figure:
 def render(subject: Subject, found: Analysis, command: str | None = None) -> str:
     """An analysis as an HTML page: the verdict, warnings, tables and plots."""
     samples, features = subject.x.shape
-    return render_page(
+    return out.render_page(
         f"{subject.data.name}, {samples} samples of dimension {features}",
         ", ".join(lead(subject)),
         [(section.name, section.title, findings) for section, findings in found.items()],
@@ -105,6 +98,31 @@ def render(subject: Subject, found: Analysis, command: str | None = None) -> str
         notes=subject.data.notes,
         verdict=verdict(found),
     )
+
+
+def chosen(only: str | None) -> tuple[Section, ...]:
+    """The sections of ``--only``, in their order."""
+    if only is None:
+        return SECTIONS
+    names = [name.strip() for name in only.split(",")]
+    for name in names:
+        checks.one_of("--only", name, [section.name for section in SECTIONS])
+    return tuple(section for section in SECTIONS if section.name in names)
+
+
+def show(subject: Subject, found: Analysis) -> None:
+    """Print an analysis: a table, warnings and the verdict."""
+    table = out.RowTable("\n".join([*lead(subject), *subject.data.notes]))
+    for section, findings in found.items():
+        count = len(findings.warnings)
+        remark = f"! {count} warning{'s' if count > 1 else ''}, below" if count else ""
+        failed = [Row("none", "", findings.error)] if findings.error else []
+        table.add_part(section.title, [*findings.rows, *failed], remark)
+    out.console().print(table)
+    for section, findings in found.items():
+        for warning in findings.warnings:
+            out.say(f"! {section.title}: {warning}")
+    out.say(" ".join(verdict(found)), "bold")
 
 
 def verdict(found: Mapping[Section, Findings]) -> tuple[str, ...]:

@@ -43,7 +43,7 @@ def rival(name: str, deq: DEQ) -> Architecture:
 def wide_kernels(name: str, deq: DEQ, x: Tensor) -> shoal.kernels.Kernels:
     r"""The kernels of a rival of infinite width, all weights being trained, for ``x`` of norm 1.
 
-    Those of the designs on the sphere are kernels of the DEQ, which are computed much faster. One
+    Designs on the sphere have kernels of the DEQ, which are computed much faster. One
     layer with the CK $g(c)$ has the NTK $g + c g'$; for the DEQ,
     $c g' = \sigma_b^2 c \dot E/(1 - \sigma_a^2 \dot E)$ is the share of the input weights. So the
     CK design has the NTK of the DEQ whose recurrent weights are frozen. (The CK returned for the
@@ -93,7 +93,7 @@ def full_batch(
 
 @torch.no_grad()
 def features(network: Network[Any], x: Tensor) -> Tensor:
-    """What the readout of a network sees, in the scale of the conjugate kernel."""
+    """The inputs of the readout of a network, in the scale of the conjugate kernel."""
     if isinstance(network, EquilibriumNetwork):
         return network.solve(x).value
     return network.trace(x).features.detach()

@@ -2,28 +2,15 @@
 
 from shoal.asymptotics.centering import centered
 from shoal.asymptotics.coefficients import Coefficients, KernelCoefficients, coefficients
-from shoal.asymptotics.covariances import (
-    Covariance,
-    DiagonalCovariance,
-    FullCovariance,
-    LowRankCovariance,
-    ScalarCovariance,
-)
-from shoal.asymptotics.equivalent import Equivalent, Errors, equivalent
-from shoal.asymptotics.equivalent_operator import (
-    Basis,
-    CrossOperator,
-    CrossOperators,
-    EquivalentOperator,
-)
-from shoal.asymptotics.estimation import estimate
+from shoal.asymptotics.covariances import Covariance, DiagonalCovariance, FullCovariance
+from shoal.asymptotics.equivalent import Equivalent, Errors, SampleStatistics, equivalent
+from shoal.asymptotics.estimation import MixtureStatistics
 from shoal.asymptotics.labels import class_indices
 from shoal.asymptotics.law import Law
 from shoal.asymptotics.mixture import GaussianMixture
-from shoal.asymptotics.mixture_statistics import Estimate, MixtureStatistics
+from shoal.asymptotics.operator import Basis, CrossOperator, CrossOperators, EquivalentOperator
 from shoal.asymptotics.spectrum import Atom, Spectra, Spectrum, spectrum
 from shoal.asymptotics.spikes import Spike, Transition
-from shoal.asymptotics.statistics import SampleStatistics
 
 __all__ = [
     "Atom",
@@ -36,15 +23,12 @@ __all__ = [
     "Equivalent",
     "EquivalentOperator",
     "Errors",
-    "Estimate",
     "FullCovariance",
     "GaussianMixture",
     "KernelCoefficients",
     "Law",
-    "LowRankCovariance",
     "MixtureStatistics",
     "SampleStatistics",
-    "ScalarCovariance",
     "Spectra",
     "Spectrum",
     "Spike",
@@ -53,6 +37,5 @@ __all__ = [
     "class_indices",
     "coefficients",
     "equivalent",
-    "estimate",
     "spectrum",
 ]

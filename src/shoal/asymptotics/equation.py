@@ -1,28 +1,38 @@
-"""The equation of the limiting spectrum, solved with a certificate at every point.
+r"""The equation of the limiting spectrum of XᵀX, solved with a certificate at every point.
 
-For X of p rows whose n_a columns of class a are N(0, C_a/p), and c_a = n_a/p, the diagonal
-of (XᵀX − z)^{-1} tends to u_a = −1/v_a on class a, where
+For X of p rows whose n_a columns of class a are N(0, C_a/p), c_a = n_a/p, the diagonal of
+(XᵀX − z)^{-1} tends to u_a = −1/v_a on class a, where
 
-    v_a = z − (1/p) tr C_a (I − Σ_b (c_b/v_b) C_b)^{-1}.
+    v_a = z − (1/p) tr C_a R,  R = (I + Σ_b c_b u_b C_b)^{-1}.
 
-In the notation of Ling 2024, v_a = z(1 + δ_a). Exactly one solution has Im v_a > 0 for all a
-if Im z > 0, so a candidate is checked, not trusted. On the real axis a complex solution with
-all Im v_a > 0, or a real one at which the Jacobian's nonnegative part has spectral radius
-below one, continues to such a solution above the axis, so it is the right one as well: the
-first kind lies inside the support, the second outside.
+In the notation of Ling 2024, v_a = z(1 + δ_a). Exactly one solution has Im v_a > 0 for all a if
+Im z > 0, so a candidate is checked, not trusted. On the real axis a complex solution with all
+Im v_a > 0, or a real one at which the Jacobian's nonnegative part has spectral radius below one,
+continues to such a solution above the axis, so it is the right one as well: the first kind lies
+inside the support, the second outside.
+
+The density is Σ_a w_a Im u_a/π, w_a = n_a/n. Its integral needs no quadrature. The potential
+
+    (1/n) log det (XᵀX − z) → −Σ_a w_a log u_a + (1/n) log det R^{-1} − z Σ_a w_a u_a
+
+is stationary in u, so the share of eigenvalues below x is −1/π times its imaginary part: every
+logarithm there is a principal one. Covariances must have common eigenvectors, so that traces are
+sums over their eigenvalues.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.asymptotics.populations import Array, Population, Values
 from shoal.core.exceptions import ConvergenceError
 
+Array = NDArray[np.float64]
+Values = NDArray[Any]  # real or complex
 Mask = NDArray[np.bool_]
 
 _EPS = float(np.finfo(float).eps)
+_HEIGHTS = (1e-6, 1e-9, 1e-12, 1e-14)  # above the axis, relative, where solutions are continued
 
 
 class Points(NamedTuple):
@@ -33,23 +43,43 @@ class Points(NamedTuple):
 
 
 class Equation:
-    """The equation of classes with columns in the ratios c_a = n_a/p to the dimension."""
+    """The equation of classes with common eigenvectors.
 
-    def __init__(self, population: Population, ratios: Array) -> None:
-        self.population = population
-        self.ratios = ratios
+    Attributes:
+        values: The distinct tuples of eigenvalues, of shape (tuples, classes).
+        shares: Their shares, of sum one.
+        ratios: The c_a = n_a/p.
+    """
 
-    @property
-    def bound(self) -> float:
-        """A number that the support does not reach."""
-        return 1.01 * self.population.norm * (1 + float(np.sqrt(self.ratios.sum()))) ** 2
+    def __init__(self, values: Array, shares: Array, ratios: Array) -> None:
+        self.values, self.shares, self.ratios = values, shares, ratios
+        self._first = shares[:, None] * values
+        self._second = (self._first[:, :, None] * values[:, None, :]).reshape(len(values), -1)
+        self.traces = self._first.sum(0)
+        norm = float(values.max(initial=0.0))
+        # the support does not reach this number
+        self.bound = 1.01 * norm * (1 + float(np.sqrt(ratios.sum()))) ** 2
+
+    def resolvent(self, v: Values) -> tuple[Values, Values]:
+        """(1/p) tr C_a R and (1/p) tr C_a R C_b R."""
+        inverse = 1 / (1 - (self.ratios / v) @ self.values.T)
+        second = (inverse * inverse) @ self._second
+        classes = self.values.shape[1]
+        return inverse @ self._first, second.reshape(*v.shape[:-1], classes, classes)
 
     def residual(self, v: Values, z: Values) -> tuple[Values, Values, Array]:
         """The equation's two sides' difference, its Jacobian, and the size of its round-off."""
-        first, second = self.population.resolvent(-self.ratios / v)
+        first, second = self.resolvent(v)
         jacobian = np.eye(v.shape[1]) - second * (self.ratios / v**2)[:, None, :]
         noise = _EPS * (np.abs(v) + np.abs(z)[:, None] + np.abs(first))
         return v - z[:, None] + first, jacobian, noise
+
+    def below(self, v: Values, x: Array) -> Array:
+        """p/n times the share of eigenvalues below real points, from the solutions there."""
+        u, weights = -1 / v, self.ratios
+        directions = _argument(1 + (weights * u) @ self.values.T) @ self.shares
+        total = _argument(u) @ weights - directions + x * (u.imag @ weights)
+        return np.asarray(total / np.pi)
 
     def newton(self, v: Values, z: Values, *, steps: int = 40) -> tuple[Values, Mask]:
         """Newton's iteration from ``v``, which stays real or in the upper half-plane."""
@@ -80,7 +110,7 @@ class Equation:
         target = z.imag
         height = np.maximum(target, 2 * self.bound)
         start = z.real + 1j * height
-        v, done = self.newton(start[:, None] + self.population.traces, start)
+        v, done = self.newton(start[:, None] + self.traces, start)
         factor = np.full(len(z), 0.25)
         while not (done & (height <= target)).all():
             active = np.flatnonzero(~(done & (height <= target)))
@@ -100,15 +130,13 @@ class Equation:
                 )
         return v
 
-    def stable(self, v: Array) -> Mask:
-        """Whether real solutions are the limits from above: spectral radius below one."""
-        _, second = self.population.resolvent(-self.ratios / v)
+    def stability(self, v: Array) -> Array:
+        """One less the spectral radius at real solutions: positive at limits from above."""
+        _, second = self.resolvent(v)
         scale = np.sqrt(self.ratios) / np.abs(v)
         form = np.eye(v.shape[1]) - second * scale[:, :, None] * scale[:, None, :]
-        finite = np.isfinite(form).all(axis=(1, 2))
-        form[~finite] = -np.eye(v.shape[1])
-        result: Mask = np.linalg.eigvalsh(form)[:, 0] > 0
-        return result
+        form[~np.isfinite(form).all(axis=(1, 2))] = -np.eye(v.shape[1])
+        return np.asarray(np.linalg.eigvalsh(form)[:, 0])
 
     def polish(self, v: Values, x: Array) -> tuple[Points, Mask]:
         """The solutions at real ``x`` that are near ``v``, and where one was certified."""
@@ -122,7 +150,7 @@ class Equation:
                 turn = np.flatnonzero(~inside)
                 real, ok = self.newton(v[turn].real.copy(), x[turn], steps=15)
                 with np.errstate(all="ignore"):
-                    ok &= self.stable(real)
+                    ok &= self.stability(real) > 0
                 result[turn[ok]], outside[turn[ok]] = real[ok], True
                 continue
             turn = np.flatnonzero(complex_turn & ~outside & (v.imag > 0).all(axis=1))
@@ -134,16 +162,12 @@ class Equation:
 
     def on_axis(self, x: Array, guess: Values | None = None) -> Points:
         """The certified solutions at real points, ``guess`` being solutions of nearby points."""
-        if guess is None and not self.population.batched and len(x) > 1:
-            return self._march(x)
         v = np.zeros((len(x), len(self.ratios)), complex)
         inside = np.zeros(len(x), bool)
         left = np.arange(len(x))
-        for height in (
-            (1e-6, 1e-9, 1e-12, 1e-14) if guess is None else (0, 1e-6, 1e-9, 1e-12, 1e-14)
-        ):
-            if height == 0 and guess is not None:
-                start = guess
+        for height in _HEIGHTS if guess is None else (None, *_HEIGHTS):
+            if height is None:
+                start = np.asarray(guess)
             else:
                 start = self.above(x[left] + 1j * height * np.where(x == 0, 1, np.abs(x))[left])
             points, ok = self.polish(start, x[left])
@@ -153,14 +177,10 @@ class Equation:
                 return Points(v, inside)
         raise ConvergenceError(f"no certified solution of the spectrum's equation at {x[left[0]]}")
 
-    def _march(self, x: Array) -> Points:
-        """The solutions at one point after another, each from its neighbor's."""
-        points: Points | None = None
-        v, inside = np.empty((len(x), len(self.ratios)), complex), np.zeros(len(x), bool)
-        for index in np.argsort(x)[::-1]:
-            points = self.on_axis(x[index : index + 1], points and points.v)
-            v[index], inside[index] = points.v[0], points.inside[0]
-        return Points(v, inside)
+
+def _argument(z: Values) -> Array:
+    """The argument of numbers on or above the real axis."""
+    return np.asarray(np.arctan2(np.maximum(z.imag, 0.0) + 0.0, z.real))
 
 
 def _solved(jacobian: Values, difference: Values) -> tuple[Values, Mask]:

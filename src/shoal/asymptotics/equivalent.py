@@ -1,9 +1,10 @@
 r"""High-dimensional equivalents of kernel matrices (Ling 2024, section 3, corrected)."""
 
 import math
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,27 +17,50 @@ from shoal.asymptotics.coefficients import (
     KernelCoefficients,
     coefficients,
 )
-from shoal.asymptotics.equivalent_operator import (
+from shoal.asymptotics.labels import Class, Labels, class_indices, classes_of
+from shoal.asymptotics.mixture import GaussianMixture
+from shoal.asymptotics.operator import (
     Basis,
     CrossOperator,
     CrossOperators,
     EquivalentOperator,
 )
-from shoal.asymptotics.labels import Labels, class_indices
-from shoal.asymptotics.mixture import GaussianMixture
-from shoal.asymptotics.statistics import (
-    SampleStatistics,
-    mixture_pair_products,
-    pair_products,
-    sample_statistics,
-    warn_of_misfits,
-)
-from shoal.core.checks import integer, one_of, seeded
+from shoal.core.checks import integer, seeded
 from shoal.core.settings import in_standard_settings
 from shoal.kernels import KernelFunction, kernel, kernel_function
 from shoal.kernels.arguments import as_tensor, checked_samples
 
-Form = Literal["norms", "paper"]
+_BLOCK = 2**24  # entries of a Gram matrix at a time
+_FAR = 0.25  # of the mean squared norm: expansions around one norm end here
+_SEPARATE = 0.05  # relative difference of norms
+
+
+@dataclass(frozen=True, eq=False)
+class SampleStatistics:
+    r"""Norms and classes of samples.
+
+    Attributes:
+        classes: The labels that occur.
+        indices: The place of each sample's label in ``classes``.
+        counts: How many samples each class has.
+        squared_norms: $\|x_i\|^2$, in float64.
+        mean_square: Their mean, which is $\tau_0^2$ unless something else is asked.
+        norm_spread: Their standard deviation, relative to the mean.
+        mean_share: The squared norm of the samples' mean, relative to the mean squared norm.
+    """
+
+    classes: tuple[Class, ...]
+    indices: Tensor
+    counts: Tensor
+    squared_norms: Tensor
+    mean_square: float
+    norm_spread: float
+    mean_share: float
+
+    @property
+    def membership(self) -> Tensor:
+        """$J$, of shape (samples, classes): one at each sample's class."""
+        return torch.nn.functional.one_hot(self.indices, len(self.classes)).double()
 
 
 class Errors(NamedTuple):
@@ -62,7 +86,6 @@ class Equivalent:
             ``coefficients.architecture`` is the one whose kernels these are.
         products: $T_{ab}$, by which squared inner products enter.
         statistics: Of the samples: norms and classes.
-        form: As asked.
     """
 
     ck: EquivalentOperator
@@ -70,7 +93,6 @@ class Equivalent:
     coefficients: Coefficients
     products: Tensor
     statistics: SampleStatistics = field(repr=False)
-    form: Form
 
     @in_standard_settings
     def cross(self, x: Any, labels: Labels | None = None) -> CrossOperators:
@@ -80,8 +102,6 @@ class Equivalent:
             x: New inputs of shape (m, p).
             labels: Their classes, if they are known; by default each class in its proportion.
         """
-        if self.form == "paper":
-            raise ValueError("cross needs form='norms': the paper's form is of samples with labels")
         old = self.ck.basis
         new = checked_samples("x", as_tensor(x, "x"))
         if new.dim() != 2 or new.shape[1] != old.inputs.shape[1] or new.dtype != old.inputs.dtype:
@@ -142,7 +162,6 @@ def equivalent(
     center: bool = True,
     mixture: GaussianMixture | None = None,
     input_norm: float | None = None,
-    form: Form = "norms",
 ) -> Equivalent:
     r"""The high-dimensional equivalents of an architecture's kernel matrices.
 
@@ -166,10 +185,6 @@ def equivalent(
             $T_{ab}/p$ the mean of $(x_i^\top x_j)^2$, as measured; with a mixture, both are what
             it expects.
         input_norm: Another $\tau_0$.
-        form: ``"norms"`` as above, or ``"paper"``, the form of Ling 2024, in which $\tau_0$, $T$,
-            traces and means come from the mixture, or are estimated by
-            :func:`shoal.asymptotics.estimate`, and norms are taken around the means of the
-            classes. It needs ``center``, and is less accurate.
 
     Raises:
         TypeError: If no kernel or centering is known for the architecture.
@@ -185,60 +200,30 @@ def equivalent(
         True
     """
     function = kernel_function(architecture, trainable=trainable, width=width)
-    found, norm = unchecked_equivalent(
-        function, x, labels, center=center, mixture=mixture, input_norm=input_norm, form=form
-    )
-    warn_of_misfits(found.statistics, norm)
-    return found
-
-
-def unchecked_equivalent(
-    function: KernelFunction,
-    x: Any,
-    labels: Labels | None = None,
-    *,
-    center: bool = True,
-    mixture: GaussianMixture | None = None,
-    input_norm: float | None = None,
-    form: Form = "norms",
-) -> tuple[Equivalent, float | None]:
-    """The equivalent without warnings of misfits, and the norm that samples should have."""
-    one_of("form", form, ("norms", "paper"))
-    if form == "paper" and center is not True:
-        raise ValueError(f"form='paper' needs center=True, got center={center!r}")
     samples = checked_samples("x", as_tensor(x, "x"), batches=False).detach()
     statistics = _measured(samples, labels, mixture)
-    expected = None if mixture is None else mixture_pair_products(mixture)
-    if form == "paper":
-        mixture = mixture or GaussianMixture.fit(samples, statistics.indices, covariance="scalar")
-        square, products = (
-            float(mixture.statistics.input_norm_squared.value),
-            mixture.trace_products,
-        )
-    elif expected is not None:
-        square, products = expected
-    else:
+    norm = input_norm
+    if mixture is None:
         square, products = statistics.mean_square, pair_products(samples, statistics)
-    norm = math.sqrt(expected[0]) if expected is not None else input_norm
-    input_norm = math.sqrt(square) if input_norm is None else norm_of_inputs(input_norm)
-    c = coefficients(function, input_norm=input_norm, center=center)
-    if mixture is not None and form == "paper":
-        columns, cores = _paper_form(samples, statistics, mixture, c)
     else:
-        columns = _columns(statistics.membership, statistics.squared_norms, c)
-        cores = tuple(_core(k, products / samples.shape[1], c.center) for k in (c.ck, c.ntk))
+        square, products = mixture_pair_products(mixture)
+        norm = math.sqrt(square)
+    tau = math.sqrt(square) if input_norm is None else norm_of_inputs(input_norm)
+    c = coefficients(function, input_norm=tau, center=center)
+    columns = _columns(statistics.membership, statistics.squared_norms, c)
     basis, arrays = Basis(samples, columns.to(samples)), isinstance(x, np.ndarray)
     ck, ntk = (
         EquivalentOperator(
             basis,
             scale=k.alpha1,
-            core=core.to(samples.device),
-            shift=k.gamma2 - k.offset - input_norm**2 * k.alpha1,
+            core=_core(k, products / samples.shape[1], c.center).to(samples.device),
+            shift=k.gamma2 - k.offset - tau**2 * k.alpha1,
             arrays=arrays,
         )
-        for k, core in zip((c.ck, c.ntk), cores, strict=True)
+        for k in (c.ck, c.ntk)
     )
-    return Equivalent(ck, ntk, c, products, statistics, form), norm
+    _warn_of_misfits(statistics, norm)
+    return Equivalent(ck, ntk, c, products, statistics)
 
 
 def _measured(
@@ -272,22 +257,111 @@ def _core(k: KernelCoefficients, products: Tensor, center: bool) -> Tensor:
     return core[: classes + 1, : classes + 1] if center else core
 
 
-def _paper_form(
-    x: Tensor, statistics: SampleStatistics, mixture: GaussianMixture, c: Coefficients
-) -> tuple[Tensor, tuple[Tensor, ...]]:
-    r"""$V = [J/\sqrt p, \psi]$, with $\psi_i = \|x_i - E x_i\|^2 - E\|x_i - E x_i\|^2$."""
-    member, p = statistics.membership, x.shape[1]
-    means = mixture.means.to(x.device) / math.sqrt(p)
-    inner = x @ means.T.to(x)
-    around = statistics.squared_norms - (member * (2 * inner.double() - means.square().sum(1))).sum(
-        1
+def sample_statistics(
+    x: Tensor, labels: Labels | None, classes: tuple[Class, ...] | None
+) -> SampleStatistics:
+    """Measure samples of shape (n, p); ``classes`` are those of a mixture, where there is one."""
+    if labels is None:
+        if classes is not None and len(classes) > 1:
+            raise ValueError(f"labels are needed for a mixture of {len(classes)} classes, got None")
+        names = (0,) if classes is None else classes
+        indices = torch.zeros(len(x), dtype=torch.int64)
+    else:
+        names = classes_of(labels) if classes is None else classes
+        indices = class_indices(labels, names, samples=len(x))
+    squared = torch.linalg.vector_norm(x, dim=1, dtype=torch.float64).square()
+    mean = float(squared.mean())
+    if not mean > 0:
+        raise ValueError("x must not be zero")
+    center = x.mean(0, dtype=torch.float64).square().sum() - mean / len(x)
+    return SampleStatistics(
+        classes=names,
+        indices=indices.to(x.device),
+        counts=torch.bincount(indices, minlength=len(names)),
+        squared_norms=squared,
+        mean_square=mean,
+        norm_spread=float(squared.std(correction=0)) / mean,
+        mean_share=max(0.0, float(center) / mean),
     )
-    psi = around - member @ mixture.statistics.traces.value.to(x.device)
-    t = mixture.trace_deviations[:, None]
-    cores = []
-    for k in (c.ck, c.ntk):
-        upper = torch.cat((k.alpha2 * t @ t.T + k.alpha3 * mixture.trace_products, k.alpha2 * t), 1)
-        lower = torch.cat((k.alpha2 * t.T, torch.tensor([[k.alpha2]], dtype=torch.float64)), 1)
-        core = torch.cat((upper, lower))
-        cores.append((core + core.T) / 2)  # exactly symmetric, whatever was rounded
-    return torch.cat((member / math.sqrt(p), psi[:, None]), dim=1), tuple(cores)
+
+
+def pair_products(x: Tensor, statistics: SampleStatistics) -> Tensor:
+    r"""$p$ times the mean of $(x_i^\top x_j)^2$ over the pairs $i \ne j$ of two classes.
+
+    For a Gaussian mixture its expectation is $T_{ab} = \operatorname{tr}(C_a C_b)/p$ and what the
+    means add, which vanishes in high dimension. It takes $O(np \min(n, p))$ operations.
+    """
+    for name, count in zip(statistics.classes, statistics.counts.tolist(), strict=True):
+        if count < 2:
+            raise ValueError(
+                f"labels must give each class at least 2 samples, got {count} of class {name!r}: "
+                "join classes, or give a mixture"
+            )
+    n, features = x.shape
+    if len(statistics.classes) * features <= n:
+        sums = _sums_by_features(x, statistics)
+    else:
+        sums = _sums_by_samples(x, statistics)
+    own = torch.zeros(len(sums), dtype=torch.float64, device=x.device)
+    own.index_add_(0, statistics.indices, statistics.squared_norms.square())
+    counts = statistics.counts.to(x.device, torch.float64)
+    pairs = torch.outer(counts, counts) - counts.diag()
+    return (features * (sums - own.diag()) / pairs).cpu()
+
+
+def _sums_by_features(x: Tensor, statistics: SampleStatistics) -> Tensor:
+    """Inner products of the classes' second moments."""
+    moments = []
+    for a in range(len(statistics.classes)):
+        rows = x[statistics.indices == a].double()
+        moments.append((rows.T @ rows).flatten())
+    stacked = torch.stack(moments)
+    sums = stacked @ stacked.T
+    return (sums + sums.T) / 2
+
+
+def _sums_by_samples(x: Tensor, statistics: SampleStatistics) -> Tensor:
+    """Sums over the Gram matrix, some rows at a time."""
+    membership = statistics.membership
+    sums = membership.new_zeros(membership.shape[1], membership.shape[1])
+    for rows in torch.arange(len(x), device=x.device).split(max(1, _BLOCK // len(x))):
+        squares = (x[rows] @ x.T).square_()
+        sums += membership[rows].T @ (squares.double() @ membership)
+    return (sums + sums.T) / 2
+
+
+def mixture_pair_products(mixture: GaussianMixture) -> tuple[float, Tensor]:
+    r"""The expectations of $\|x_i\|^2$ and of :func:`pair_products`."""
+    statistics, means, size = mixture.statistics, mixture.means, mixture.dimension
+    inner = statistics.mean_products
+    crossed = torch.stack([(c.apply(means.T) * means.T).sum(0) for c in mixture.covariances])
+    crossed = (crossed + crossed.T) / size
+    products = statistics.trace_products + crossed + size * inner.square()
+    norms = statistics.traces + inner.diagonal()
+    return float(mixture.proportions @ norms), (products + products.T) / 2
+
+
+def _warn_of_misfits(statistics: SampleStatistics, expected: float | None) -> None:
+    """Say where samples are not what the theory is about, or have not the ``expected`` norms."""
+    found = statistics.mean_square
+    if expected is not None and abs(found - expected**2) > _SEPARATE * expected**2:
+        _warn(
+            f"the norms of x are expected to be about {expected:.4g}, but their root mean square "
+            f"is {math.sqrt(found):.4g}"
+        )
+    if statistics.norm_spread > _FAR:
+        _warn(
+            f"the squared norms of x vary by {statistics.norm_spread:.0%} around their mean, and "
+            "the equivalents assume that they hardly vary: scale the inputs to one norm, or expect "
+            "large errors (Equivalent.error measures them)"
+        )
+    if statistics.mean_share > _FAR:
+        _warn(
+            f"the mean of x has {statistics.mean_share:.0%} of the inputs' squared norm, and the "
+            "equivalents assume nearly orthogonal inputs: subtract the mean, or expect large "
+            "errors (Equivalent.error measures them)"
+        )
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, UserWarning, stacklevel=5)

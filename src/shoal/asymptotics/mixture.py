@@ -7,15 +7,36 @@ from functools import cached_property
 from numbers import Integral
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from shoal.asymptotics.arguments import Numbers, numbers
-from shoal.asymptotics.covariances import FORMS, Covariance, as_covariance, sample_covariance
-from shoal.asymptotics.estimation import estimate_from, sums_of_classes
-from shoal.asymptotics.labels import Class, Labels
-from shoal.asymptotics.mixture_statistics import MixtureStatistics, known_statistics
-from shoal.core.checks import flag, float_dtype, integer, items, one_of, real, room, seeded
+from shoal.asymptotics.covariances import (
+    FORMS,
+    Covariance,
+    Numbers,
+    as_covariance,
+    numbers,
+    sample_covariance,
+)
+from shoal.asymptotics.estimation import (
+    FEWEST,
+    MixtureStatistics,
+    estimated_statistics,
+    known_statistics,
+)
+from shoal.asymptotics.labels import Class, Labels, class_indices, classes_of
+from shoal.core.checks import (
+    flag,
+    float_dtype,
+    float_tensor,
+    integer,
+    items,
+    one_of,
+    real,
+    room,
+    seeded,
+)
 from shoal.core.settings import in_standard_settings
 
 _BLOCK = 2**22  # numbers that are drawn at a time
@@ -37,11 +58,11 @@ class GaussianMixture:
         estimates: Statistics that stand for those of the parameters, as in :meth:`fit`.
 
     Attributes:
-        means: In float64 on the CPU, as all that follows.
-        covariances: A tuple of ``Covariance``.
-        proportions: Of sum 1.
-        classes: The labels.
-        estimates: As given.
+        means: The $\mu_a$, in float64 on the CPU.
+        covariances: The $C_a$, a tuple of ``Covariance``.
+        proportions: Shares of the classes, of sum 1.
+        classes: The labels of the classes.
+        estimates: The estimates, if there are some.
 
     Example:
         >>> mixture = GaussianMixture([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]], [1.0, [1.0, 2.0, 3.0]])
@@ -79,7 +100,6 @@ class GaussianMixture:
         }
         for name, value in fields.items():
             object.__setattr__(self, name, value)
-        _check_estimates(self)
 
     def __repr__(self) -> str:
         return f"GaussianMixture(classes={self.classes}, dimension={self.dimension})"
@@ -94,7 +114,7 @@ class GaussianMixture:
 
         Args:
             dimension: The dimension $p$, at least 9 for two classes.
-            classes: How many.
+            classes: The number of classes.
 
         Example:
             >>> round(GaussianMixture.ling2024(1000).input_norm**2, 6)  # 1 + 4/√p
@@ -114,40 +134,55 @@ class GaussianMixture:
         x: Numbers,
         labels: Labels,
         *,
-        covariance: Literal["scalar", "diagonal", "full", "low-rank"],
-        rank: int | None = None,
+        covariance: Literal["scalar", "diagonal", "full"],
     ) -> "GaussianMixture":
-        r"""The mixture of labeled samples, with the statistics of :func:`estimate`.
+        r"""The mixture of labeled samples.
 
         Means and covariances are those of the samples: of the covariance the mean variance
-        (``"scalar"``), the variances (``"diagonal"``), all (``"full"`` or, without ever forming a
-        matrix, ``"low-rank"``), or the first ``rank`` principal components with the variances that
-        they leave. They are not shrunk, and traces of their products are biased in high dimension;
-        so ``input_norm``, ``trace_products`` and the other statistics of the result are *not*
-        theirs but the unbiased estimates of the true ones, which do not depend on ``covariance``.
+        (``"scalar"``), the variances (``"diagonal"``), or all (``"full"``). They are not shrunk,
+        and traces of their products are biased in high dimension; so ``input_norm``,
+        ``trace_products`` and ``statistics`` of the result are *not* theirs but unbiased estimates
+        of the true ones, which do not depend on ``covariance``.
 
         Args:
-            x: Samples in rows, a tensor or an array, at least five of each class.
+            x: Samples in rows, a tensor or an array, scaled such that $\sqrt p\,x \sim N(\mu_a,
+                C_a)$; at least four of each class.
             labels: A class for each of them: integers or strings.
             covariance: The form of the covariances.
-            rank: For ``"low-rank"``: how many principal components to keep; all by default.
 
         Raises:
             TypeError: If samples are not floating-point numbers, or labels not integers or strings.
             ValueError: If shapes, sizes of classes or options are wrong.
+
+        Example:
+            >>> x, labels = GaussianMixture.ling2024(100).sample(400, seed=0)
+            >>> GaussianMixture.fit(x, labels, covariance="scalar").trace_products
+            tensor([[1.0487, 1.8426],
+                    [1.8426, 3.2566]], dtype=torch.float64)
         """
         one_of("covariance", covariance, FORMS)
-        if rank is not None and covariance != "low-rank":
-            raise ValueError(f"rank is for covariance='low-rank', got covariance={covariance!r}")
-        classes, sums = sums_of_classes(x, labels)
-        estimates = estimate_from(classes, sums)
-        scale = estimates.dimension
+        rows = float_tensor("x", numbers("x", x) if isinstance(x, np.ndarray) else x).detach()
+        if rows.dim() != 2:
+            raise ValueError(f"x must have shape (samples, dimension), got {tuple(rows.shape)}")
+        names = classes_of(labels)
+        indices = class_indices(labels, names, samples=len(rows)).to(rows.device)
+        counts = torch.bincount(indices).double()
+        for name, count in zip(names, counts.tolist(), strict=True):
+            if count < FEWEST:
+                raise ValueError(
+                    f"labels must give each class at least {FEWEST} samples, "
+                    f"got {count:.0f} of class {name!r}"
+                )
+        parts = [rows[indices == a].double().cpu() for a in range(len(names))]
+        centers = [part.mean(0) for part in parts]
+        parts = [part - center for part, center in zip(parts, centers, strict=True)]
+        size = rows.shape[1]
         return cls(
-            math.sqrt(scale) * torch.stack([s.mean for s in sums]),
-            [sample_covariance(s.centered, scale, covariance, rank) for s in sums],
-            estimates.proportions,
-            classes=classes,
-            estimates=estimates,
+            math.sqrt(size) * torch.stack(centers),
+            [sample_covariance(part, size, covariance) for part in parts],
+            (counts / counts.sum()).cpu(),
+            classes=names,
+            estimates=estimated_statistics(centers, parts),
         )
 
     @property
@@ -157,30 +192,20 @@ class GaussianMixture:
 
     @cached_property
     def statistics(self) -> MixtureStatistics:
-        """What the theory needs: the ``estimates``, or that of the parameters, without error."""
+        """The statistics that the theory needs: the ``estimates``, or those of the parameters."""
         if self.estimates is not None:
             return self.estimates
-        return known_statistics(self.classes, self.means, self.covariances, self.proportions)
+        return known_statistics(self.means, self.covariances)
 
     @property
     def input_norm(self) -> float:
         r"""$\tau_0 = \sqrt{\operatorname{tr} C^\circ / p}$, $C^\circ$ the mean covariance."""
-        return float(self.statistics.input_norm.value)
-
-    @property
-    def trace_deviations(self) -> Tensor:
-        r"""$t_a = \operatorname{tr}(C_a - C^\circ) / \sqrt p$."""
-        return self.statistics.trace_deviations.value
+        return math.sqrt(float(self.proportions @ self.statistics.traces))
 
     @property
     def trace_products(self) -> Tensor:
         r"""$T_{ab} = \operatorname{tr}(C_a C_b) / p$."""
-        return self.statistics.trace_products.value
-
-    @property
-    def mean_products(self) -> Tensor:
-        r"""$\mu_a^\top \mu_b / p$."""
-        return self.statistics.mean_products.value
+        return self.statistics.trace_products
 
     @in_standard_settings
     def sample(
@@ -195,9 +220,9 @@ class GaussianMixture:
         r"""Draw samples and the indices of their classes, on the CPU.
 
         Args:
-            n: How many.
-            seed: The same seed gives the same samples, in every dtype up to rounding.
-            dtype: Of the samples; float32 halves the memory.
+            n: The number of samples.
+            seed: Seed; the same one gives the same samples, in every dtype up to rounding.
+            dtype: The dtype of the samples; float32 halves the memory.
             counts: ``"exact"`` gives each class its share of ``n``, rounded by largest remainders,
                 so that the theory's $n_a/n$ are the proportions; ``"random"`` draws the class of
                 each sample.
@@ -298,22 +323,3 @@ def _classes(classes: Sequence[Class] | None, count: int) -> tuple[Class, ...]:
     if len(names) != count or len(set(names)) != count:
         raise ValueError(f"classes must be {count} different labels, got {names}")
     return names
-
-
-def _check_estimates(mixture: GaussianMixture) -> None:
-    estimates = mixture.estimates
-    if estimates is None:
-        return
-    if not isinstance(estimates, MixtureStatistics):
-        raise TypeError(f"estimates must be MixtureStatistics, got {type(estimates).__name__}")
-    found = (estimates.classes, estimates.dimension)
-    if found != (mixture.classes, mixture.dimension):
-        raise ValueError(
-            f"estimates must be of the classes {mixture.classes} in dimension {mixture.dimension}, "
-            f"got {found[0]} in dimension {found[1]}"
-        )
-    if not torch.allclose(estimates.proportions, mixture.proportions):
-        raise ValueError(
-            f"estimates must have the proportions {mixture.proportions.tolist()}, "
-            f"got {estimates.proportions.tolist()}"
-        )

@@ -14,12 +14,12 @@ from torch import Tensor
 
 from shoal.architectures import Architecture
 from shoal.asymptotics.coefficients import KernelCoefficients, coefficients
-from shoal.asymptotics.covariances import Covariance, DiagonalCovariance, ScalarCovariance
+from shoal.asymptotics.covariances import Covariance, DiagonalCovariance
+from shoal.asymptotics.equation import Array
+from shoal.asymptotics.equivalent import mixture_pair_products
 from shoal.asymptotics.law import Law
 from shoal.asymptotics.mixture import GaussianMixture
-from shoal.asymptotics.populations import Array
 from shoal.asymptotics.spikes import LowRank, Spike, Transition, isolated, transitions
-from shoal.asymptotics.statistics import mixture_pair_products
 from shoal.core.checks import host_array, integer, real_array, shown, unmasked
 from shoal.core.settings import in_standard_settings
 
@@ -65,10 +65,7 @@ class Spectrum:
     @cached_property
     def masses(self) -> Array:
         """The share of eigenvalues in each of the intervals."""
-        lower, upper = self._law.support.T
-        # no atom lies inside an interval; one at its lower end is not part of it
-        below = np.where(lower > 0, self._law.cdf(lower), self._law.atom)
-        return self._law.cdf(upper) - below
+        return np.diff(self._law.cumulated.reshape(-1, 2))[:, 0]
 
     @cached_property
     def atoms(self) -> tuple[Atom, ...]:
@@ -77,7 +74,7 @@ class Spectrum:
 
     @property
     def mass(self) -> float:
-        """The total mass: one, up to the error of the quadrature."""
+        """The total mass: one."""
         return float(self.masses.sum() + self._law.atom)
 
     def density(self, grid: Points) -> Points:
@@ -117,8 +114,8 @@ class Spectrum:
         """Eigenvalues of XᵀX; those at an edge or at the atom are exactly there."""
         inner = (x - self.shift) / self.slope
         inner[x == self.shift] = 0.0
-        for own, value in zip(self.edges.flat, self._law.support.flat, strict=True):
-            inner[x == own] = value
+        for edge, value in zip(self.edges.flat, self._law.support.flat, strict=True):
+            inner[x == edge] = value
         return inner
 
     def __repr__(self) -> str:
@@ -175,7 +172,7 @@ def spectrum(
     Raises:
         TypeError: If an argument has the wrong type.
         ValueError: If an argument is out of its range.
-        AccuracyError: If the mass of some part of the limit is not right to 1e-7.
+        AccuracyError: If the edges of the limit are not found.
         ConvergenceError: If the equation of the limit was not solved somewhere.
 
     Example:
@@ -212,8 +209,8 @@ def spectrum(
 def _warn_of_misfits(mixture: GaussianMixture) -> None:
     """Say where a mixture is not what the theory is about, or its covariances are biased."""
     statistics = mixture.statistics
-    shares, inner = mixture.proportions, statistics.mean_products.value
-    norms = statistics.traces.value + inner.diagonal()
+    shares, inner = mixture.proportions, statistics.mean_products
+    norms = statistics.traces + inner.diagonal()
     mean = float(shares @ norms)
     spread = math.sqrt(max(0.0, float(shares @ (norms - mean).square()))) / mean
     if spread > _FAR:
@@ -237,12 +234,12 @@ def _warn_of_bias(mixture: GaussianMixture) -> None:
     for name, covariance, value in zip(
         mixture.classes, mixture.covariances, estimated.tolist(), strict=True
     ):
-        own = covariance.inner(covariance) / mixture.dimension
-        if abs(own - value) > _BIASED * max(own, value):
+        biased = covariance.inner(covariance) / mixture.dimension
+        if abs(biased - value) > _BIASED * max(biased, value):
             _warn(
-                f"the fitted covariance C of class {name!r} has tr C²/p = {own:.3g}, but that of "
-                f"the data is {value:.3g}: with few samples for the dimension its eigenvalues are "
-                "too far apart, and in a form that is too simple not enough; the spectrum is "
+                f"the fitted covariance C of class {name!r} has tr C²/p = {biased:.3g}, but that "
+                f"of the data is {value:.3g}: with few samples for the dimension its eigenvalues "
+                "are too far apart, and in a form that is too simple not enough; the spectrum is "
                 "that of the fitted covariance"
             )
             return
@@ -262,7 +259,7 @@ def _of(
         [c.apply(m).numpy() for c, m in zip(mixture.covariances, mixture.means, strict=True)], 1
     )
     statistics = mixture.statistics
-    variances = 2 * statistics.trace_products.value.diagonal() + statistics.norm_excess.value
+    variances = 2 * statistics.trace_products.diagonal() + statistics.norm_excess
     spread = np.maximum(variances.numpy(), 0.0)
     mixed = 4 / mixture.dimension * (means * images).sum(0)  # of the means' part of χ
     form, loadings, noise = _form(k, square, mixture, spread + mixed)
@@ -295,7 +292,7 @@ def _form(
     """
     size, classes = mixture.dimension, len(mixture.proportions)
     statistics, (_, products) = mixture.statistics, mixture_pair_products(mixture)
-    squares = statistics.traces.value + statistics.mean_products.value.diagonal()
+    squares = statistics.traces + statistics.mean_products.diagonal()
     # √p times the mean of χ = ‖x‖² − τ_0² in each class, and p times that of χ²
     norms = np.sqrt(size) * (squares.numpy() - square)
     bent = norms**2 + spread
@@ -320,7 +317,7 @@ def _form(
 
 def _array(covariance: Covariance) -> Array:
     """The diagonal of a covariance that is diagonal, else the matrix."""
-    if isinstance(covariance, ScalarCovariance | DiagonalCovariance):
+    if isinstance(covariance, DiagonalCovariance):
         return np.array(covariance.variances().numpy(), float)
     return np.array(covariance.dense().numpy(), float)
 

@@ -17,8 +17,8 @@ from itertools import pairwise
 import numpy as np
 import scipy  # whose parts are imported where they are first used
 
+from shoal.asymptotics.equation import Array
 from shoal.asymptotics.law import Law
-from shoal.asymptotics.populations import Array
 from shoal.core.exceptions import AccuracyError, ConvergenceError
 
 
@@ -84,9 +84,9 @@ class LowRank:
         """S on U = [J/√p, ZᵀM, F]."""
         classes = self.means.shape[1]
         size = len(self.form) + classes
-        own = np.r_[:classes, 2 * classes : size]  # the places of J/√p and F
+        places = np.r_[:classes, 2 * classes : size]  # of J/√p and F
         result = np.zeros((size, size))
-        result[np.ix_(own, own)] = self.form
+        result[np.ix_(places, places)] = self.form
         result[:classes, :classes] += self.means.T @ self.means
         result[:classes, classes : 2 * classes] = np.eye(classes)
         result[classes : 2 * classes, :classes] = np.eye(classes)
@@ -102,8 +102,8 @@ class _Function:
     def __init__(self, law: Law, part: LowRank) -> None:
         self.law, self.part = law, part
         self.rank = len(part.matrix)
-        self._nearby: list[Array] | None = None  # solutions at the last z
-        self._forms = law.population.forms(np.hstack([part.means, part.images]))
+        self._nearby: Array | None = None  # the solution at the last z
+        self._forms = law.forms(np.hstack([part.means, part.images]))
         self._gram = part.means.T @ part.means
         # p times the variance of 2 μ_aᵀz_i/√p
         self._mixed = 4 / len(part.means) * (part.means * part.images).sum(0)
@@ -116,41 +116,46 @@ class _Function:
 
     def gamma(self, z: float) -> Array:
         """Γ(z)."""
-        u = self._diagonals(z)
+        u = -1 / self._solution(z)
         return self._both(u, np.zeros_like(u))[0]
 
     def slope(self, z: float) -> Array:
         """Γ'(z)."""
-        u = self._diagonals(z)
-        return self._both(u, self.law.slopes(z, self._nearby or []))[1]
+        v = self._solution(z)
+        return self._both(-1 / v, self.law.slopes(z, v))[1]
 
-    def _diagonals(self, z: float) -> Array:
+    def _solution(self, z: float) -> Array:
         self._nearby = self.law.outside(z, self._nearby)
-        return self.law.diagonals(self._nearby)
+        return self._nearby
 
     def _both(self, u: Array, slope: Array) -> tuple[Array, Array]:
         """Γ and its derivative along a change of u."""
         law, part = self.law, self.part
-        forms, change = self._forms(law.ratios * u, law.ratios * slope)
+        forms, change = self._forms(u, slope)
         load, load_change = (law.class_ratios * v[law.index] for v in (u, slope))  # c_a u_a
         size, classes = part.means.shape
         means, images = slice(0, classes), slice(classes, 2 * classes)
         # the part 2 μ_aᵀz_i/√p of the deviations, with ZᵀM and with itself
         cross = 2 / np.sqrt(size) * forms[means, images]
         cross_change = -2 / np.sqrt(size) * change[means, images]
-        own, own_change = 4 / size * forms[images, images], -4 / size * change[images, images]
+        both, moved = (
+            4 / size * forms[images, images],
+            -4 / size * change[images, images],
+        )
         product = np.outer(load, load)
         product_change = np.outer(load, load_change) + np.outer(load_change, load)
-        value = self._assembled(load, self._gram - forms[means, means], cross * load, own * product)
+        value = self._assembled(
+            load, self._gram - forms[means, means], cross * load, both * product
+        )
         derivative = self._assembled(
             load_change,
             change[means, means],
             cross_change * load + cross * load_change,
-            own_change * product + own * product_change,
+            moved * product + both * product_change,
         )
         return value, derivative
 
-    def _assembled(self, load: Array, means: Array, cross: Array, own: Array) -> Array:
+    def _assembled(self, load: Array, means: Array, cross: Array, both: Array) -> Array:
         """Γ, or its derivative, from its blocks on classes and means."""
         part, classes = self.part, len(load)
         first, second, last = (
@@ -163,7 +168,7 @@ class _Function:
         result[second, second] = means
         result[second, last] = cross @ part.loadings
         result[last, second] = result[second, last].T
-        deviations = np.diag(load * (part.variances + self._mixed)) - own
+        deviations = np.diag(load * (part.variances + self._mixed)) - both
         noise = np.diag(load @ part.noise)
         result[last, last] = part.loadings.T @ deviations @ part.loadings + noise
         return result * np.outer(self._units, self._units)

@@ -1,9 +1,9 @@
 r"""One argument for all networks: gradients move less than it takes to lose their rank.
 
 Let $e = \hat y - y$, and let the weights stay within given radii of where they start. There, an
-architecture says (``Growth``) that the Gram matrix of the features has no eigenvalue below
-$\lambda_-$, the NTK $H$ none above $\Lambda$, that the gradient of group $g$ is at most
-$t_g \|e\|$, and that a step of gradient descent makes $e' = (I - \eta H) e + E_1 + E_2$, where
+architecture gives bounds (``Growth``): $\lambda_-$ of the eigenvalues of the features' Gram matrix,
+from below, $\Lambda$ of those of the NTK $H$, from above, and $t_g \|e\|$ of the gradient of group
+$g$. A step of gradient descent makes $e' = (I - \eta H) e + E_1 + E_2$, where
 $\|E_1\| \le \eta \varepsilon \|e\|$ is due to units that cross a kink,
 $e^\top E_1 \le \eta \psi \|e\| \|\Gamma\|$ with $\Gamma$ the gradient of all but readouts, and
 $\|E_2\| \le \eta^2 M \|e\|^2$. So $\|e\|$ falls at the rate $\omega = \lambda_-$ under gradient
@@ -304,7 +304,7 @@ def _conditions(point: _Point) -> tuple[Condition, ...]:
 def _travel_condition(point: _Point) -> Condition:
     needed = point.ways[0].needed
     group = min(needed, key=lambda g: point.radii[g] / needed[g] if needed[g] else math.inf)
-    words = f"the weights ({group}) travel less than what was allowed for"
+    words = f"the weights ({group}) stay within the radii of the proof"
     return condition(
         "travel", point.radii[group], ">=", needed[group], words, point.geometry.remedy
     )

@@ -186,7 +186,7 @@ def _resolution(
 
     - the error of the outputs, once where they are compared with the labels and once in the
       gradient;
-    - that of the gradient relative to its size, times $\|e_0\|$;
+    - the error of the gradient relative to its size, times $\|e_0\|$;
     - the rounding of the weights, times $\sqrt\Lambda \le \eta^{-1/2}$, by which outputs react.
 
     It is an estimate with worst cases, not a proved bound: that of a sum of $n$ products is $nu$
@@ -196,7 +196,7 @@ def _resolution(
     assert descent.rate is not None
     unit = torch.finfo(dtype).eps / 2
     terms = sum(weight[0].numel() + len(weight) + _FEW for weight in net.state_dict().values())
-    share = terms * unit  # what a pass and back may make wrong, relative to its numbers
+    share = terms * unit  # relative error of a pass and back
     if isinstance(net, EquilibriumNetwork) and isinstance(net.options.gradient, Implicit):
         solver = net.options.solver
         solvers = (solver, net.options.gradient.adjoint_solver(solver))

@@ -28,7 +28,7 @@ from shoal.certificates.enclosures import (
 from shoal.core.rounding import ROUND_UP, UNIT, down, up
 
 _FREE = 1e-280  # squared distances below it, where squares lose digits, are taken for zero
-_TINY_ROOT = 1e-150  # more than what is lost where squares of adjoints underflow
+_TINY_ROOT = 1e-150  # more than underflows of squared adjoints
 _STEPS = 5000  # enough for all digits at a gain of 0.993
 
 
@@ -175,7 +175,7 @@ def enclose_equilibrium(
 
     Args:
         weight: The effective $W$ in float64, which may be off by one rounding per entry.
-        injection: What the inputs add.
+        injection: The injected inputs.
         readout: The effective readout, of shape (outputs, width).
         phi: The activation.
 

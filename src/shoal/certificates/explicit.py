@@ -47,7 +47,7 @@ class _Layer(NamedTuple):
 
     name: str
     trained: bool
-    weight: Tensor  # (units, what a unit sees)
+    weight: Tensor  # (units, inputs of a unit)
     skip: float
     factor: float
     sigma: Activation
@@ -298,7 +298,7 @@ def _layers(net: ExplicitNetwork) -> list[_Layer]:
 
 
 def _see(net: ExplicitNetwork, x: Tensor) -> Callable[[Tensor], Tensor]:
-    """How features become what units see; both of shape (samples, pixels, ...)."""
+    """A map from features to the inputs of units; both of shape (samples, pixels, ...)."""
     if not isinstance(net, ConvolutionalChain):
         return lambda features: features
     return lambda features: net.patches(

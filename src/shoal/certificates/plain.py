@@ -2,7 +2,7 @@ r"""The theorem by brute force: dense Jacobians along a run of gradient descent.
 
 With $e$ the error of the outputs, $J$ the derivative of all outputs in the trained parameters and
 $H = JJ^\top$ the NTK, a step of gradient descent makes $e' = (I - \eta H)e + r$. If $\eta \|H\| \le
-1$, and the remainder $\|r\|$ is smaller than what the least eigenvalue of $H$ takes off, the loss
+1$, and the remainder $\|r\|$ is smaller than the decrease by the least eigenvalue of $H$, the loss
 falls. The certificate bounds all these numbers before the run, for all weights within some radii;
 here they are computed at each step. Slow, and without any bounds: for readers and tests.
 """

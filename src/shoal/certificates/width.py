@@ -25,14 +25,10 @@ _STEPS = 200  # of gradient descent
 class RequiredWidth:
     """The widths from which networks are certified, and from which they train.
 
-    Both are powers of two, at which all seeds succeed, as they do at all larger powers of two up
-    to the largest width.
-
     Attributes:
-        certified: The width from which :func:`shoal.certify` certifies gradient descent; ``None``
-            if it fails at the largest width.
-        empirical: The width from which gradient descent keeps the promises of the theorems;
-            ``None`` if it fails at the largest width.
+        certified: The smallest power of two at which :func:`shoal.certify` certifies gradient
+            descent for all seeds; ``None`` if there is none up to the largest width.
+        empirical: The same for gradient descent that keeps the promises of the theorems.
         largest_width: The largest width tried.
         seeds: The number of networks of each width.
     """
@@ -61,8 +57,7 @@ def required_width(
 ) -> RequiredWidth:
     r"""Measure how wide a network must be for gradient descent to train it.
 
-    Networks of all powers of two up to a largest width are built, certified, and trained. A width
-    is required if all seeds succeed from there on.
+    Networks of growing powers of two are built, certified, and trained, until all seeds succeed.
 
     Args:
         architecture: An architecture that :func:`shoal.certify` has a theorem for.
@@ -116,12 +111,10 @@ def required_width(
         )
 
     def smallest(succeeds: Callable[[Network[Any]], bool]) -> int | None:
-        width = None
-        for exponent in range(largest.bit_length() - 1, 0, -1):
-            if not all(succeeds(network(2**exponent, seed)) for seed in range(seeds)):
-                break
-            width = 2**exponent
-        return width
+        for exponent in range(1, largest.bit_length()):
+            if all(succeeds(network(2**exponent, seed)) for seed in range(seeds)):
+                return 1 << exponent
+        return None
 
     return RequiredWidth(
         certified=smallest(lambda net: certify(net, inputs, labels).holds),

@@ -4,8 +4,9 @@ No other file uses a name of PyTorch that begins with an underscore.
 """
 
 import functools
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import importlib
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from operator import attrgetter
 from typing import Any, ParamSpec, TypeVar, cast
@@ -21,12 +22,11 @@ TESTED = "2.10", "2.15"  # the oldest and the newest version of torch in docs/in
 try:
     from torch import _foreach_copy_
     from torch._C import _get_tracing_state, _len_torch_dispatch_stack
-    from torch._C._autograd import (  # type: ignore[attr-defined]
-        _get_current_graph_task_keep_graph,
-        _saved_tensors_hooks_is_enabled,
+    from torch._C._autograd import (
         _top_saved_tensors_default_hooks,
     )
     from torch._C._functorch import (
+        TransformType,
         _unwrap_for_grad,
         _wrap_for_grad,
         get_unwrapped,
@@ -34,6 +34,7 @@ try:
         is_functorch_wrapped_tensor,
         is_gradtrackingtensor,
         is_legacy_batchedtensor,
+        maybe_get_bdim,
         maybe_get_level,
         peek_interpreter_stack,
     )
@@ -59,8 +60,6 @@ is_batched_by_autograd = is_legacy_batchedtensor  # as by is_grads_batched=True
 version: Callable[[Tensor], int] = attrgetter("_version")  # how often it was changed in place
 submodules: Callable[[nn.Module], dict[str, nn.Module | None]] = attrgetter("_modules")
 
-_HOOKS = threading.RLock()  # while some are not called
-_POINT = "_shoal_point"  # marks where an equilibrium is, inside the cell of another one
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _Module = TypeVar("_Module", bound=nn.Module)
@@ -93,22 +92,51 @@ def is_mapped(value: Any) -> bool:
     return False
 
 
-def transform_level() -> int:
-    """How many transforms of ``torch.func`` are at work, one inside the other."""
+def largest(values: Tensor) -> float:
+    """The largest entry as a number, NaN if there is one, below all transforms."""
+    while is_wrapped(values):
+        values = get_unwrapped(values)
+    return float(values.max())
+
+
+def physical(values: Tensor, columns: int = 0) -> Tensor:
+    """The numbers of a tensor below all transforms: dimensions that are mapped over become rows.
+
+    Args:
+        values: The tensor.
+        columns: How many dimensions it has besides rows.
+    """
+    mapped: list[int] = []
+    while is_wrapped(values):
+        if is_batchedtensor(values):
+            mapped.append(maybe_get_bdim(values))
+        values = get_unwrapped(values)
+    dims = [*range(values.dim())]
+    first = [dims.pop(dim) for dim in reversed(mapped)]  # each counts without those inside
+    found = values.detach().permute(first + dims).flatten(0, values.dim() - 1 - columns)
+    while is_wrapped(found):  # by a transform that is at work
+        found = get_unwrapped(found)
+    return found
+
+
+def below_unmapped(*tensors: Tensor) -> AbstractContextManager[Any]:
+    """A context outside of the innermost ``vmap``, if that maps over none of some tensors.
+
+    A map that draws random numbers is evaluated there: ``vmap`` may allow none.
+    """
     innermost = peek_interpreter_stack()
-    return 0 if innermost is None else innermost.level()
-
-
-def at_level(value: Tensor, level: int) -> Tensor:
-    """The tensor that transforms inside of a level have wrapped, or the tensor itself."""
-    while is_functorch_wrapped_tensor(value) and maybe_get_level(value) > level:
-        value = get_unwrapped(value)
-    return value
+    if innermost is None:
+        return nullcontext()
+    interpreter, level = retrieve_current_functorch_interpreter(), innermost.level()
+    mapped = any(is_batchedtensor(t) and maybe_get_level(t) == level for t in tensors)
+    is_vmap = interpreter.key() == TransformType.Vmap
+    return interpreter.lower() if is_vmap and not mapped else nullcontext()
 
 
 def is_followed(value: Tensor) -> bool:
     """Whether derivatives by it are taken around the transform that is at work, or later."""
-    level = peek_interpreter_stack().level()
+    innermost = peek_interpreter_stack()
+    level = 0 if innermost is None else innermost.level()
     while is_wrapped(value):
         if is_gradtrackingtensor(value) and maybe_get_level(value) < level:
             return True
@@ -186,36 +214,6 @@ def vjp(
         return product
 
     return value, pull
-
-
-def partial_derivatives(
-    value: Tensor, tensors: Sequence[Tensor], cotangent: Tensor
-) -> tuple[Tensor | None, ...]:
-    """Derivatives by leaves, inside of a backward pass, whose end is that of the value's graph.
-
-    A leaf's hooks are for its whole gradient, which that backward pass will show them, not for this
-    part of it.
-    """
-    keep = _get_current_graph_task_keep_graph()
-    with _without_hooks(tensors):
-        return torch.autograd.grad(value, tensors, cotangent, retain_graph=keep, allow_unused=True)
-
-
-@contextmanager
-def _without_hooks(tensors: Iterable[Tensor]) -> Iterator[None]:
-    """A context in which no gradient of some tensors is shown to their hooks, in no thread.
-
-    One thread at a time: another one would take hooks that wait here for none.
-    """
-    with _HOOKS:
-        hooked = [(tensor, hooks) for tensor in tensors if (hooks := tensor._backward_hooks)]
-        for tensor, _ in hooked:
-            tensor._backward_hooks = None
-        try:
-            yield
-        finally:
-            for tensor, hooks in hooked:
-                tensor._backward_hooks = hooks
 
 
 def named_tensors(module: nn.Module) -> dict[str, Tensor]:
@@ -301,21 +299,14 @@ def next_operation() -> int:
     return _get_sequence_nr()
 
 
-def point_at(z: Tensor) -> Tensor:
-    """A leaf with some values, which computations around it do not take for one from outside."""
-    point = z.detach().requires_grad_()
-    setattr(point, _POINT, True)
-    return point
-
-
 def outside_tensors(
-    value: Tensor, point: Tensor, known: Iterable[Tensor], since: int
+    value: Tensor, point: Tensor | None, known: Iterable[Tensor], since: int
 ) -> tuple[Tensor, ...] | None:
     """The tensors that a value was computed from and that autograd follows, but for one point.
 
     Args:
         value: The value.
-        point: The tensor to leave out.
+        point: A tensor to leave out.
         known: Tensors that may be among them.
         since: The number of the first operation that belongs to the computation.
 
@@ -333,7 +324,7 @@ def outside_tensors(
         seen.add(edge)
         if node.name() == "torch::autograd::AccumulateGrad":
             leaf: Tensor = node.variable  # type: ignore[attr-defined]
-            if leaf is not point and not hasattr(leaf, _POINT):
+            if leaf is not point:
                 found[id(leaf)] = leaf
         elif edge in by_edge:
             found[id(by_edge[edge])] = by_edge[edge]
@@ -344,39 +335,48 @@ def outside_tensors(
     return tuple(found.values())
 
 
+def depends(value: Tensor, point: Tensor) -> bool:
+    """Whether autograd follows a value to anything but a leaf."""
+    found = outside_tensors(value, point, (), 0)
+    return found is None or bool(found)
+
+
+def is_known(value: Tensor, tensors: Iterable[Tensor], since: int) -> bool:
+    """Whether transforms that take gradients follow a value to some tensors alone.
+
+    Args:
+        value: The value.
+        tensors: The tensors.
+        since: The number of the first operation that belongs to the computation.
+    """
+    several = [*tensors]
+    while is_wrapped(value):
+        level = maybe_get_level(value)
+        if value.grad_fn is not None:
+            found = outside_tensors(value, None, several, since)
+            if found is None or not {*map(id, found)} <= {*map(id, several)}:
+                return False
+        value = get_unwrapped(value)
+        several = [get_unwrapped(t) if maybe_get_level(t) == level else t for t in several]
+    return True
+
+
+def kept_buffers() -> AbstractContextManager[Any]:
+    """A context in which compiled parts of a map keep what their backward pass is made of.
+
+    It runs many times; a compiler that knows of one overwrites what that needs ("donated buffers").
+    """
+    compiler = sys.modules.get("torch._dynamo.convert_frame")
+    if compiler is None or not compiler.FRAME_COUNTER:  # nothing has been compiled
+        return nullcontext()
+    config = importlib.import_module("torch._functorch.config")
+    context: AbstractContextManager[Any] = config.patch(donated_buffer=False)
+    return context
+
+
 def has_hooks() -> bool:
     """Whether tensors that autograd keeps go through hooks, such as those of checkpointing."""
     return _top_saved_tensors_default_hooks(False) is not None
-
-
-def kept_as_they_are(function: Callable[[], _R]) -> _R:
-    """Call a function; hooks, of checkpointing say, do not see what autograd keeps of it."""
-    if not _saved_tensors_hooks_is_enabled():
-        return function()
-    try:
-        with torch.autograd.graph.saved_tensors_hooks(_with_version, _unchanged):
-            return function()
-    except RuntimeError as error:
-        if "saved tensor hooks" not in str(error):  # which torch.func in the function refuses
-            raise
-    return function()
-
-
-def _with_version(tensor: Tensor) -> tuple[Tensor, int | None]:
-    """A tensor to keep; detached, since an operation that kept its own output would keep itself."""
-    return tensor.detach(), None if tensor.is_inference() else version(tensor)
-
-
-def _unchanged(kept: tuple[Tensor, int | None]) -> Tensor:
-    """A kept tensor, or the error that autograd raises where there are no hooks."""
-    tensor, before = kept
-    if before is not None and version(tensor) != before:
-        raise RuntimeError(
-            "a tensor that the gradient of an equilibrium needs has been modified by an inplace "
-            f"operation: one of shape {tuple(tensor.shape)} is at version {version(tensor)}, "
-            f"expected version {before}; call backward before weights or inputs are changed"
-        )
-    return tensor
 
 
 def without_forward_mode() -> AbstractContextManager[Any]:

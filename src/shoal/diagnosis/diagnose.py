@@ -23,9 +23,9 @@ from shoal.diagnosis.kernel_regime import kernel_change
 from shoal.diagnosis.model_loop import ModelLoop, loop_of
 from shoal.diagnosis.result import Diagnosis
 from shoal.equilibrium import Anderson, NewtonKrylov, Solution
-from shoal.equilibrium.solvers.driver import drive_through
-from shoal.equilibrium.solvers.problem import FunctionProblem
-from shoal.equilibrium.solvers.state import State
+from shoal.equilibrium.driver import drive_through
+from shoal.equilibrium.problem import FunctionProblem
+from shoal.equilibrium.state import State
 
 _MIXED = (
     "samples depend on each other, so that all of the state was taken as one sample; "
@@ -158,7 +158,7 @@ def _mixes(problem: FunctionProblem, start: Tensor) -> bool:
             continue  # nothing can be told: what is not a number spreads by itself
         with torch.no_grad():
             sent = noise.masked_fill(half, 0.0)  # by half of them, what no sum cancels
-            if near.may_mix and bool(near.pull(sent).masked_fill(~half, 0.0).any()):
+            if near.samples_coupled and bool(near.pull(sent).masked_fill(~half, 0.0).any()):
                 return True
     return False
 
@@ -188,7 +188,7 @@ def _differentiates(problem: FunctionProblem, found: Tensor) -> bool:
     length = _STEPS[z.dtype] * max(float(z.square().mean().sqrt()), 1e-3)
     product = torch.where(there, problem.derivative_at(z)(noise).detach(), 0.0)
     with torch.no_grad():
-        ends = [problem.evaluate(z + side * length * noise).value for side in (1, -1)]
+        ends = [problem.evaluate(z + side * length * noise) for side in (1, -1)]
         difference = torch.where(there, (ends[0] - ends[1]) / (2 * length), 0.0)
     size = max(float(product.norm()), float(difference.norm()), 1e-2 * float(noise.norm()))
     return not float((product - difference).norm()) > 0.2 * size

@@ -18,8 +18,8 @@ from shoal.equilibrium import (
     Solver,
     Status,
 )
-from shoal.equilibrium.solvers.driver import drive
-from shoal.equilibrium.solvers.problem import Evaluation, Problem
+from shoal.equilibrium.driver import drive
+from shoal.equilibrium.problem import Problem
 
 SOLVERS: tuple[Solver, ...] = (
     Picard(max_steps=500),
@@ -193,8 +193,8 @@ def newton_errors(problem: Problem, states: Tensor) -> Tensor:
     size = torch.linalg.vector_norm(z, dim=1, keepdim=True)
     noise *= torch.finfo(z.dtype).eps * size / torch.linalg.vector_norm(noise, dim=1, keepdim=True)
     newton = NewtonKrylov()
-    value = problem.evaluate(z).value + noise
-    better, _, _ = newton.step(problem, newton.init(z), z, Evaluation(value), 0.0)
+    value = problem.evaluate(z) + noise
+    better, _ = newton.step(problem, newton.init(z), z, value)
     off: Tensor = torch.linalg.vector_norm(better - z, dim=1, dtype=torch.float64)
     return off
 
@@ -202,7 +202,7 @@ def newton_errors(problem: Problem, states: Tensor) -> Tensor:
 @torch.no_grad()
 def _expansion(problem: Problem, states: list[Tensor]) -> float:
     """The largest factor by which a step changed the distance of two states."""
-    images = [problem.evaluate(z).value for z in states]
+    images = [problem.evaluate(z) for z in states]
     largest = 0.0
     for i, first in enumerate(states):
         for j in range(i):

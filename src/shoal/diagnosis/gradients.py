@@ -210,7 +210,7 @@ def _one_evaluation(loop: ModelLoop, tensors: list[Tensor]) -> int:
     counted = _Kept(tensors, loop)
     problem, start = loop.layer.problem(loop.z0, *loop.inputs)
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(counted, lambda t: t):
-        value = problem.evaluate(start.requires_grad_()).value
+        value = problem.evaluate(start.requires_grad_())
     found = counted.bytes
     del value  # until here it holds what is counted
     return found

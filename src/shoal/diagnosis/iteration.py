@@ -9,7 +9,7 @@ from torch import Tensor
 
 from shoal.diagnosis.equilibria import newton_errors
 from shoal.diagnosis.model_loop import ModelLoop
-from shoal.equilibrium.solvers.problem import Problem
+from shoal.equilibrium.problem import Problem
 
 BEHAVIORS = ("settles", "settles slowly", "cycles", "drifts", "wanders", "diverges")
 _SETTLED = {torch.float64: 1e-8, torch.float32: 1e-5}  # moves that count as none, relatively
@@ -90,11 +90,11 @@ def iterate(problem: Problem, start: Tensor, words: str, *, steps: int, known: T
     tolerance = _SETTLED.get(start.dtype, 1e-2)
     middle, largest = start, _norms(start)
     sizes = largest + sum(
-        _norms(z.nan_to_num(0.0, 0.0, 0.0)) for z in (problem.evaluate(start).value, known)
+        _norms(z.nan_to_num(0.0, 0.0, 0.0)) for z in (problem.evaluate(start), known)
     )
     limit = _FAR * (1.0 + sizes)
     for step in range(1, steps + 1):
-        new = problem.evaluate(z).value
+        new = problem.evaluate(z)
         lengths.append(_norms(new - z))
         size = _norms(new)
         largest = torch.maximum(largest, size)
@@ -242,7 +242,7 @@ def effective_depth(
     z, errors, wrong = start, [], []
     least, most = max(settled.steps), 2 * len(settled.moves) + 1
     for step in range(most + 1):
-        z = z if not step else problem.evaluate(z).value
+        z = z if not step else problem.evaluate(z)
         now = loop.output(z)[rows]
         errors.append(torch.linalg.vector_norm(now - final, dim=1) / size)
         wrong.append(now.argmax(1) != classes)

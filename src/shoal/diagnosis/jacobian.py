@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from shoal.equilibrium.solvers.problem import Linearization, Problem
+from shoal.equilibrium.problem import Linearization, Problem
 from shoal.numerics.norms import norms_from_below
 from shoal.numerics.row_spaces import RowSpaces
 

@@ -2,8 +2,9 @@
 
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,11 +13,9 @@ from torch.nn import Module
 
 from shoal.adapters import torchdeq
 from shoal.core.checks import flag, function
-from shoal.core.closures import HeldModules
 from shoal.core.torch_compat import pytree, without_fused_attention
 from shoal.equilibrium import Equilibrium
-from shoal.equilibrium.recurrent.loop import recurrent_problem
-from shoal.equilibrium.solvers.state import State, StateLayout
+from shoal.equilibrium.state import State, StateLayout
 from shoal.networks.equilibrium import EquilibriumNetwork
 from shoal.networks.modules import evaluating
 
@@ -129,9 +128,24 @@ def loop_of(
         )
     cell = model if own is None else own.cell
     layer = Equilibrium(cell, on_failure="status", batched=batched if own is None else own.batched)
-    held = [*HeldModules(cell).modules, *HeldModules(output).modules]
+    held = [*_modules_of(cell), *_modules_of(output)]
     modules = tuple({id(module): module for module in held}.values())
     return ModelLoop(layer, z0, inputs, output, modules)
+
+
+def _modules_of(function: Any) -> list[Module]:
+    """The modules that a function is, is a method of, or refers to."""
+    candidates: list[Any] = []
+    while isinstance(function, partial):
+        candidates += [*function.args, *function.keywords.values()]
+        function = function.func
+    candidates += [function, getattr(function, "__self__", None)]
+    names = getattr(getattr(function, "__code__", None), "co_names", ())
+    candidates += [getattr(function, "__globals__", {}).get(name) for name in names]
+    for cell in getattr(function, "__closure__", None) or ():
+        with suppress(ValueError):  # of a cell that is still empty
+            candidates += [cell.cell_contents, getattr(cell.cell_contents, "__self__", None)]
+    return [one for one in candidates if isinstance(one, Module)]
 
 
 def _inside(model: Callable[..., Any], inputs: tuple[Any, ...], output: Head | None) -> ModelLoop:
@@ -234,10 +248,10 @@ def _call(
     """The cell, the start, the inputs, what the layer returns for a state, and if in samples."""
     if isinstance(host, EquilibriumNetwork):
         injections: tuple[Tensor, ...] = arguments[0]
-        problem, start = recurrent_problem(host.turn, injections)
+        problem, start = host.problem(injections)
         shape = injections[0].shape[1:]  # of images, which the problem has as rows
         back = lambda z: z.unflatten(1, shape)  # noqa: E731
-        return lambda z: problem.evaluate(z).value, start.detach(), (), back, True
+        return problem.evaluate, start.detach(), (), back, True
     if _of_torchdeq(host):
         call = {**dict(zip(("func", "z_init"), arguments, strict=False)), **named}
         cell, state = call["func"], pytree.tree_map(Tensor.detach, call["z_init"])

@@ -5,7 +5,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from shoal.diagnosis.model_loop import ModelLoop, loop_of, solved_by
-from shoal.equilibrium.solvers.state import State
+from shoal.equilibrium.state import State
 
 _FITTED = 8192  # samples that the correction is fitted to, at most
 _WIDEST = 4096  # entries of a state beyond which there is no correction

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from shoal.core.checks import float_tensor, real, seeded
-from shoal.equilibrium.solvers.solution import SolveLog
+from shoal.equilibrium.solution import SolveLog
 from shoal.networks.modules import evaluating, solve_options
 
 _BATCH = 4096

@@ -1,19 +1,16 @@
 """Equilibria of any map: solvers, one driver that owns their loop, and gradients of the result."""
 
-from shoal.equilibrium.fixed_point import fixed_point
-from shoal.equilibrium.methods import Gradient, Implicit, Neumann, OneStep, Reversible, Unrolled
+from shoal.equilibrium.anderson import Anderson
+from shoal.equilibrium.broyden import Broyden
+from shoal.equilibrium.fixed_point import fixed_point, solve
+from shoal.equilibrium.gradients import Gradient, Implicit, Neumann, OneStep, Unrolled
 from shoal.equilibrium.module import Equilibrium, GradientError
-from shoal.equilibrium.penalty import jacobian_penalty
+from shoal.equilibrium.newton_krylov import NewtonKrylov
+from shoal.equilibrium.penalty import jacobian_penalty, subhomogeneity
 from shoal.equilibrium.prepared_cell import PreparedCell
-from shoal.equilibrium.solvers.anderson import Anderson
-from shoal.equilibrium.solvers.base import Solver
-from shoal.equilibrium.solvers.broyden import Broyden
-from shoal.equilibrium.solvers.newton_krylov import NewtonKrylov
-from shoal.equilibrium.solvers.picard import DampedPicard, Picard
-from shoal.equilibrium.solvers.solution import Solution
-from shoal.equilibrium.solvers.solve import solve
-from shoal.equilibrium.solvers.status import Status
-from shoal.equilibrium.subhomogeneity import subhomogeneity
+from shoal.equilibrium.reversible import Reversible
+from shoal.equilibrium.solution import Solution, Status
+from shoal.equilibrium.solver import DampedPicard, Picard, Solver
 
 __all__ = [
     "Anderson",

@@ -1,4 +1,4 @@
-"""Differentiable fixed points of a function."""
+"""Fixed points of a function, with a gradient and without."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -6,14 +6,14 @@ from typing import Literal, TypedDict, Unpack, overload
 
 from torch import Tensor
 
+from shoal.core.checks import known_tensor
 from shoal.core.torch_compat import in_full_precision, uncompiled
-from shoal.equilibrium.implicit import equilibrium_of
-from shoal.equilibrium.maps import OfFunction
-from shoal.equilibrium.methods import Gradient, check_gradient
-from shoal.equilibrium.solve_options import SolveOptions
-from shoal.equilibrium.solvers.base import Solver
-from shoal.equilibrium.solvers.solution import Solution, check_on_failure
-from shoal.equilibrium.solvers.solve import check_solver, function_problem
+from shoal.equilibrium.driver import drive
+from shoal.equilibrium.gradients import Gradient, SolveOptions, check_gradient
+from shoal.equilibrium.problem import FunctionProblem
+from shoal.equilibrium.solution import Solution, check_on_failure, handle_failure
+from shoal.equilibrium.solver import Solver, check_solver
+from shoal.equilibrium.state import StateLayout
 
 
 class FixedPointOptions(TypedDict, total=False):
@@ -57,9 +57,10 @@ def fixed_point(
 ) -> Tensor | Solution:
     r"""Find a fixed point $z = f(z)$ for each sample, differentiable in inputs and parameters.
 
-    Under autocast it runs in the dtype of ``z0``, forward and backward. Tensors that ``f`` uses
-    without being given them, such as the parameters of a module, are differentiated by too, in
-    reverse and in forward mode, to any order. :class:`shoal.Equilibrium` makes a layer of it.
+    Under autocast it runs in the dtype of ``z0``, forward and backward. If ``f`` is a module, its
+    parameters receive gradients too. Other tensors that ``f`` refers to receive first derivatives
+    by ``backward()``; for second ones and for ``torch.func`` they must be among the inputs.
+    :class:`shoal.Equilibrium` makes a layer of it.
 
     Args:
         f: Called as ``f(z, *inputs, *parameters)``; returns a tensor like ``z``. Sample $i$ of the
@@ -67,10 +68,10 @@ def fixed_point(
         z0: Where to start, of shape (samples, ...). No gradient flows to it.
         inputs: Tensors with one entry per sample.
         parameters: Tensors that all samples share.
-        separable: Whether ``f`` may be called for some of the samples alone, with the rows of
-            ``z`` and ``inputs`` that belong to them. Then converged samples stop costing work.
+        separable: Whether samples do not depend on each other, so that each has its own unit in
+            the backward pass.
         solver: The method; ``Picard()`` by default.
-        gradient: ``Implicit()``, the default and exact; ``Unrolled()`` or ``OneStep()``.
+        gradient: How to differentiate; ``Implicit()`` by default, which is exact.
         on_failure: ``"raise"`` a ``ConvergenceError``, ``"warn"`` with a ``ConvergenceWarning``,
             or only say it in the ``"status"`` that is returned: in the forward pass and in the
             backward pass. What gradient samples have that failed, the ``gradient`` says.
@@ -99,12 +100,100 @@ def fixed_point(
     options = SolveOptions(
         check_solver("solver", solver), check_gradient(gradient), check_on_failure(on_failure)
     )
-    start = problem.layout.rows(z0).detach().clone()
-    found = equilibrium_of(*OfFunction.now(problem).with_tensors(start), start, options)
+    found = options.solve(problem, problem.layout.rows(z0).detach().clone())
     value: Tensor = problem.layout.state(found.value)
     if options.on_failure != "status":
         return value
-    known = options.log.forward
-    assert known is not None
-    evaluations, note = known.evaluations, known.note
-    return replace(found, value=value, evaluations=evaluations, note=note, log=options.log)
+    return replace(found, value=value, log=options.log)
+
+
+def solve(
+    f: Callable[..., Tensor],
+    z0: Tensor,
+    *,
+    inputs: Sequence[Tensor] = (),
+    parameters: Sequence[Tensor] = (),
+    separable: bool = False,
+    solver: Solver | None = None,
+    on_failure: str = "warn",
+) -> Solution:
+    r"""Find a fixed point $z = f(z)$ for each sample, without a gradient.
+
+    Under autocast it runs in the dtype of ``z0``.
+
+    Args:
+        f: Called as ``f(z, *inputs, *parameters)``; returns a tensor like ``z``. Sample $i$ of the
+            result must depend on sample $i$ of ``z`` only.
+        z0: Where to start, of shape (samples, ...).
+        inputs: Tensors with one entry per sample.
+        parameters: Tensors that all samples share.
+        separable: Whether samples do not depend on each other, so that each has its own unit in
+            the backward pass.
+        solver: The method; ``Picard()`` by default.
+        on_failure: ``"raise"`` a ``ConvergenceError``, ``"warn"`` with a ``ConvergenceWarning``,
+            or only say it in the ``"status"``.
+
+    Returns:
+        The fixed points, with a status, a residual and a number of steps for each.
+
+    Raises:
+        ConvergenceError: If a sample does not converge and ``on_failure`` is ``"raise"``.
+        TypeError: If an argument is not of its kind.
+        ValueError: If a shape does not fit or an option is unknown.
+
+    Example:
+        >>> import torch
+        >>> from shoal.equilibrium import solve
+        >>> u = torch.tensor([[0.5], [1.0]], dtype=torch.float64)
+        >>> solve(lambda z, u: torch.tanh(z / 2) + u, u, inputs=(u,), separable=True)
+        Solution(2 of 2 samples converged, at most 30 steps, largest residual 4.9e-13)
+    """
+    solver, on_failure = check_solver("solver", solver), check_on_failure(on_failure)
+    problem = function_problem(f, z0, inputs, parameters, separable=separable)
+    start = problem.layout.rows(z0).detach().clone()
+    solution = drive(problem, solver, start).solution
+    solution = replace(solution, value=problem.layout.state(solution.value))
+    tried = [type(solver).__name__]
+    handle_failure(solution, on_failure, "The fixed-point solve", tried=tried)
+    return solution
+
+
+def function_problem(
+    f: Callable[..., Tensor],
+    z0: Tensor,
+    inputs: Sequence[Tensor],
+    parameters: Sequence[Tensor],
+    *,
+    separable: bool,
+) -> FunctionProblem:
+    """Check the arguments of a solve and make its problem of them."""
+    if not callable(f):
+        raise TypeError(f"f must be callable, got {f!r}")
+    if not isinstance(separable, bool):
+        raise TypeError(f"separable must be True or False, got {separable!r}")
+    layout = StateLayout.of(known_tensor("z0", z0))
+    _check_tensors("parameters", parameters)
+    for tensor in _check_tensors("inputs", inputs):
+        if tensor.dim() == 0 or len(tensor) != len(z0):
+            raise ValueError(
+                f"inputs must have one entry per sample of z0, {len(z0)}, "
+                f"got shape {tuple(tensor.shape)}"
+            )
+    return FunctionProblem(f, layout, (*inputs, *parameters), separable=separable)
+
+
+def _check_tensors(name: str, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Return tensors that a function can compute with, or say why they are none.
+
+    What is in them is the function's affair, sparse matrices included.
+    """
+    if isinstance(tensors, Tensor) or not isinstance(tensors, Sequence):
+        raise TypeError(f"{name} must be a sequence of tensors, got {type(tensors).__name__}")
+    for tensor in tensors:
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"{name} must be tensors, got {type(tensor).__name__}")
+        kinds = {"meta": tensor.is_meta, "nested": tensor.is_nested, "MKL-DNN": tensor.is_mkldnn}
+        for kind, is_it in kinds.items():
+            if is_it:
+                raise TypeError(f"{name} must be ordinary tensors, got a {kind} tensor")
+    return tensors

@@ -9,23 +9,15 @@ import torch
 from torch import Tensor, nn
 
 from shoal.core.checks import flag, seeded
-from shoal.core.torch_compat import full_precision, is_transformed, pytree, uncompiled
-from shoal.equilibrium.call_scope import CallScope
-from shoal.equilibrium.cuda_graphs.recurring_cells import CellProblem
-from shoal.equilibrium.implicit import equilibrium_of
-from shoal.equilibrium.maps import OfFunction
-from shoal.equilibrium.methods import Gradient, Unrolled, check_gradient, exact_gradient
+from shoal.core.torch_compat import full_precision, pytree, uncompiled
+from shoal.equilibrium.anderson import Anderson
+from shoal.equilibrium.broyden import Broyden
+from shoal.equilibrium.gradients import Gradient, SolveOptions, check_gradient
 from shoal.equilibrium.prepared_cell import PreparedCell, prepared_inputs
-from shoal.equilibrium.solve_options import SolveOptions
-from shoal.equilibrium.solvers.anderson import Anderson
-from shoal.equilibrium.solvers.base import Solver
-from shoal.equilibrium.solvers.broyden import Broyden
-from shoal.equilibrium.solvers.picard import Picard
-from shoal.equilibrium.solvers.problem import FunctionProblem, Problem
-from shoal.equilibrium.solvers.solution import Solution, SolveLog, check_on_failure
-from shoal.equilibrium.solvers.solve import check_solver
-from shoal.equilibrium.solvers.state import State, StateLayout
-from shoal.equilibrium.solvers.warm import Series
+from shoal.equilibrium.problem import CallScope, FunctionProblem, owner_of
+from shoal.equilibrium.solution import LastSolution, Solution, SolveLog, check_on_failure
+from shoal.equilibrium.solver import Picard, Solver, check_solver
+from shoal.equilibrium.state import State, StateLayout
 
 SOLVERS = (Picard(max_steps=100), Anderson(history=10, max_steps=200), Broyden())
 _AUTOCAST_RTOL = {torch.bfloat16: 1e-2, torch.float16: 2e-3}  # what such products resolve
@@ -46,9 +38,10 @@ class GradientError(NamedTuple):
 class Equilibrium(nn.Module):
     r"""The equilibrium $z = f(z, x)$ of any module or function, as a layer.
 
-    Parameters of the cell, its inputs, and tensors that it uses without being given them are
-    differentiated by: exactly, by the implicit function theorem, in reverse and in forward mode,
-    to any order, in memory that does not grow with the number of steps.
+    Parameters of the cell and its inputs receive gradients: exactly, by the implicit function
+    theorem, in reverse and in forward mode, to any order, in memory that does not grow with the
+    number of steps. Other tensors that the cell refers to receive first derivatives by
+    ``backward()``; for more than that make them inputs, or parameters of the cell.
 
     Samples that do not converge do not stop a training run: they get the iterate of least residual
     and a bounded gradient, a warning tells of each kind of failure once, ``solution`` has the
@@ -69,10 +62,10 @@ class Equilibrium(nn.Module):
             failure, ``"raise"`` a ``ConvergenceError``, or leave it to the ``"status"``.
         batched: Whether the first dimension of the state counts samples, each of which depends on
             itself alone. If not, as for the nodes of a graph, all of it is one sample.
-        separable: Whether the cell may be called for some samples alone, with their rows of the
-            state and of all input tensors. Then samples that have converged stop costing work.
-        warm_start: Whether solves on the same inputs as before begin where those ended, forward
-            and backward, while the module is in training mode; for training on all data at once.
+        separable: Whether samples do not depend on each other, so that each has its own unit in
+            the backward pass.
+        warm_start: Whether solves in training begin where the last one ended, if that was of a
+            state of the same shape; for training on all data at once.
         graphs: Whether solves of ``Picard`` that recur on a GPU may be made as one CUDA graph each.
             The cell must be a module that does the same operations on the device every time, with
             nothing but the state, its inputs, its parameters and buffers, and changes none of them.
@@ -119,8 +112,8 @@ class Equilibrium(nn.Module):
         self.cell = cell
         first, *others = _solvers(solver)
         gradient = check_gradient(gradient)
-        if isinstance(gradient, Unrolled):
-            others = []  # all of whose steps are made again
+        if Solver not in gradient.solvers:
+            others = []
         self.options = SolveOptions(
             first,
             gradient,
@@ -135,14 +128,8 @@ class Equilibrium(nn.Module):
         self.graphs = graphs
         if self.separable and not self.batched:
             raise ValueError("separable must be False for a state that is one sample, got True")
-        if self.separable and isinstance(cell, PreparedCell):
-            raise ValueError(
-                "separable must be False for a PreparedCell, which may prepare tensors that all "
-                "samples share, got True"
-            )
         self.solution: Solution | None = None
-        self._series = Series()
-        self._orders: tuple[tuple[int, ...], ...] | None = None
+        self._last = LastSolution()
         self._scope: CallScope | None = None  # of the last solve
 
     @property
@@ -151,9 +138,8 @@ class Equilibrium(nn.Module):
         return self.options.log
 
     def forget(self) -> None:
-        """Let the next solves start cold, whatever came before; frees the memory of graphs."""
-        self._series.clear()
-        self.options.known.clear()
+        """Let the next solve start cold."""
+        self._last.value = None
 
     def extra_repr(self) -> str:
         """The methods."""
@@ -183,22 +169,18 @@ class Equilibrium(nn.Module):
         named: dict[str, Any],
     ) -> State:
         problem, start = self.problem(z0, *inputs, **named)
-        assert isinstance(problem.scope, CallScope)
-        self._scope = problem.scope
-        options = _for_autocast(options, start)
-        if self._orders not in (None, problem.layout.orders):
-            self._series.clear()  # the last solutions lie otherwise in memory
-        self._orders = problem.layout.orders
-        options = options.with_recall(self._warm(start, inputs, named))
+        scope = self._scope = problem.scope
+        if scope is not None and scope.autocast:
+            options = _for_autocast(options, start.dtype, scope.dtype)
+        warm = self.warm_start and self.training and torch.is_grad_enabled()
+        warm = warm and options.gradient.starts_anywhere
         with full_precision(start):
-            found = equilibrium_of(*OfFunction.now(problem).with_tensors(start), start, options)
+            found = options.solve(problem, self._last.instead_of(start) if warm else start)
+        if warm:
+            self._last.keep(found)
         state = problem.layout.state(found.value)
-        known = options.log.forward
-        assert known is not None
         held = pytree.tree_map(Tensor.detach, state)
-        self.solution = replace(
-            found, value=held, evaluations=known.evaluations, note=known.note, log=options.log
-        )
+        self.solution = replace(found, value=held, log=options.log)
         return state
 
     def problem(self, z0: State, *inputs: Any, **named: Any) -> tuple[FunctionProblem, Tensor]:
@@ -207,24 +189,23 @@ class Equilibrium(nn.Module):
         start = layout.rows(z0).detach().clone()
         if self.separable:
             _check_rows((inputs, named), len(start))
-        cell = self.cell
-        function, scope = cell, CallScope(start)
-        if isinstance(cell, PreparedCell):
-            inputs, function = prepared_inputs(cell, inputs, named), cell.step
+        function, scope = self.cell, CallScope(start)
+        if isinstance(function, PreparedCell):
+            inputs, function = prepared_inputs(function, inputs, named), function.step
             scope.begin()
         elif named:
-            inputs, function = (*inputs, named), _by_name(cell)
-        if self.graphs and not scope.autocast:
-            assert isinstance(cell, nn.Module)
-            return CellProblem(
-                cell, function, layout, inputs, separable=self.separable, scope=scope
-            ), start
+            inputs, function = (*inputs, named), _by_name(function)
         problem = FunctionProblem(
-            function, layout, inputs, separable=self.separable, scope=scope, cast=scope.autocast
+            function,
+            layout,
+            inputs,
+            module=owner_of(self.cell),
+            separable=self.separable,
+            scope=scope,
         )
         return problem, start
 
-    def problem_at(self, z: State, *inputs: Any, **named: Any) -> tuple[Problem, Tensor]:
+    def problem_at(self, z: State, *inputs: Any, **named: Any) -> tuple[FunctionProblem, Tensor]:
         """The equation near an equilibrium, and that as rows, with its gradient.
 
         Random numbers are those of the last solve: of the map whose equilibrium it is.
@@ -233,7 +214,7 @@ class Equilibrium(nn.Module):
         with nullcontext() if last is None else last.prepared_again():
             problem, _ = self.problem(z, *inputs, **named)
         if last is not None:
-            assert isinstance(problem.scope, CallScope)
+            assert problem.scope is not None
             problem.scope.repeat(last)
         return problem, problem.layout.rows(z)
 
@@ -273,7 +254,7 @@ class Equilibrium(nn.Module):
                 "gradient_error needs parameters or inputs that require a gradient, got none"
             )
         options = replace(self.options, log=SolveLog(), on_failure="raise")
-        exact = replace(options, gradient=exact_gradient(options.gradient))
+        exact = replace(options, gradient=options.gradient.exact())
         found, truth = (
             self._gradient(o, z0, inputs, named, cotangent, tensors) for o in (options, exact)
         )
@@ -300,22 +281,14 @@ class Equilibrium(nn.Module):
         found = torch.autograd.grad(total, tensors, allow_unused=True, materialize_grads=True)
         return torch.cat([gradient.double().flatten() for gradient in found])
 
-    def _warm(self, start: Tensor, inputs: Any, named: Any) -> Any:
-        if not (self.warm_start and self.training and torch.is_grad_enabled()):
-            return None
-        if is_transformed(start):
-            return None
-        leaves = pytree.tree_leaves((inputs, named))
-        return self._series.start(*(leaf for leaf in leaves if isinstance(leaf, Tensor)))
-
     def __getstate__(self) -> dict[str, Any]:
         """Without what happened so far: copies start afresh."""
         return {
             **super().__getstate__(),  # type: ignore[no-untyped-call]
             "solution": None,
-            "_series": Series(),
+            "_last": LastSolution(),
             "_scope": None,
-            "options": replace(self.options, log=SolveLog(once=True), warm=None),
+            "options": replace(self.options, log=SolveLog(once=True)),
         }
 
 
@@ -329,18 +302,16 @@ def _solvers(solver: Solver | Sequence[Solver] | None) -> tuple[Solver, ...]:
     return tuple(check_solver("solver", one) for one in several)
 
 
-def _for_autocast(options: SolveOptions, start: Tensor) -> SolveOptions:
+def _for_autocast(
+    options: SolveOptions, dtype: torch.dtype, products: torch.dtype | None
+) -> SolveOptions:
     """Tolerances that products in autocast's dtype can meet, where none were given."""
-    kind = start.device.type
-    if not (torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)):
-        return options
-    rtol = max(
-        _AUTOCAST_RTOL.get(torch.get_autocast_dtype(kind), 0.0),
-        options.solver.tolerances(start.dtype)[0] if options.solver.rtol is None else 0.0,
-    )
+    rtol = 0.0 if products is None else _AUTOCAST_RTOL.get(products, 0.0)
 
     def coarser(solver: Solver) -> Solver:
-        return solver if solver.rtol is not None else solver.with_tolerances(rtol, solver.atol)
+        if solver.rtol is not None:
+            return solver
+        return solver.with_tolerances(max(rtol, solver.tolerances(dtype)[0]), solver.atol)
 
     fallbacks = tuple(map(coarser, options.fallbacks))
     return replace(options, solver=coarser(options.solver), fallbacks=fallbacks)

@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from shoal.core.torch_compat import is_called_otherwise, pytree, version
-from shoal.equilibrium.solvers.state import State
+from shoal.equilibrium.state import State
 
 
 class PreparedCell(nn.Module, ABC):

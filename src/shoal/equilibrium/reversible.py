@@ -1,54 +1,109 @@
 r"""Relaxed iterations that can be run backwards: their exact gradient in constant memory.
 
-Two states take turns, $y' = \beta y + (1 - \beta) f(z)$ and $z' = \beta z + (1 - \beta) f(y')$.
-Both equations can be solved for what came before, so the backward pass needs no step to be stored
-(McCallum et al. 2025, "Reversible deep equilibrium models").
+Two states alternate, $y' = \beta y + (1 - \beta) f(z)$ and $z' = \beta z + (1 - \beta) f(y')$.
+Both equations can be solved for the previous states, so the backward pass needs no step to be
+stored (McCallum et al. 2025, "Reversible deep equilibrium models").
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, final
 
 import torch
 from torch import Tensor
 
-from shoal.core.torch_compat import in_full_precision, is_batched_by_autograd, is_transformed
-from shoal.equilibrium.maps import Map
-from shoal.equilibrium.methods import Reversible
-from shoal.equilibrium.solve_options import SolveOptions
-from shoal.equilibrium.solvers.limits import WORSE
-from shoal.equilibrium.solvers.problem import Problem
-from shoal.equilibrium.solvers.solution import Solution
-from shoal.equilibrium.solvers.status import Status
+from shoal.core.checks import integer, real
+from shoal.core.torch_compat import (
+    in_full_precision,
+    is_batched_by_autograd,
+    is_transformed,
+    next_operation,
+    outside_tensors,
+)
+from shoal.equilibrium.driver import Outcome
+from shoal.equilibrium.gradients import Gradient, SolveOptions
+from shoal.equilibrium.problem import Problem
+from shoal.equilibrium.solution import Solution, Status
+from shoal.equilibrium.verdict import WORSE
 
 _MISSED = 1e-3  # relative distance between the start and where the reversed iteration arrives
 
 
-def reversible_equilibrium(
-    of: Map, tensors: Sequence[Tensor], start: Tensor, options: SolveOptions
-) -> Solution:
-    """The last iterate of a relaxed iteration, with that iteration's own gradient.
+@final
+@dataclass(frozen=True)
+class Reversible(Gradient):
+    r"""The exact gradient of a damped iteration that is run backwards, in constant memory.
 
-    For samples that diverge it is the one of least residual: they rest there.
+    Two states take turns, $y' = \beta y + (1 - \beta) f(z)$ and
+    $z' = \beta z + (1 - \beta) f(y')$, instead of the solver's method, to the solver's tolerance or
+    a number of steps. The backward pass computes each step's states from the next one's, and the
+    gradient is that of what the forward pass returned, converged or not: as for
+    :class:`Unrolled`, but without its memory. It costs four evaluations of the map and two products
+    with its Jacobian per step. Rounding grows by $1/\beta$ in each step backwards; a pass
+    that does not find back to its start says so. After McCallum et al. 2025.
 
     Args:
-        of: The map.
-        tensors: Those that its problem is made of, and that it is differentiated by.
-        start: Where to start.
-        options: How to solve and to differentiate.
+        damping: $\beta$, the share of the old state, above 0 and below 1.
+        steps: How many steps to make; by default until all samples have converged.
+        failed: ``"best"`` or ``"zero"``, see :class:`Gradient`.
     """
-    if is_transformed(start, *tensors):
-        raise NotImplementedError(
-            "gradient must be Implicit(), Neumann() or OneStep() in transforms of torch.func, "
-            "got Reversible()"
+
+    damping: float = 0.5
+    steps: int | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        super().__post_init__()
+        damping = real("damping", self.damping, above=0, below=1)
+        object.__setattr__(self, "damping", damping)
+        if self.steps is not None:
+            object.__setattr__(self, "steps", integer("steps", self.steps, at_least=1))
+
+    def solve(self, problem: Problem, start: Tensor, options: SolveOptions) -> Solution:
+        """The last iterate of the relaxed iteration, with that iteration's gradient.
+
+        For samples that diverge it is the one of least residual: they rest there.
+        """
+        if not start.numel():
+            return super().solve(problem, start, options)
+        if is_transformed(start, *problem.tensors):
+            raise NotImplementedError(
+                "gradient must be Implicit(), Neumann() or OneStep() in transforms of torch.func, "
+                "got Reversible()"
+            )
+        with torch.no_grad():
+            y, solution = _iterate(problem, start, self, options)
+        converged = bool(solution.converged.all())
+        options.report("forward", solution, converged=converged)
+        if not torch.is_grad_enabled():
+            return solution
+        _check_given(problem, solution.value)
+        value = _Reversed.apply(  # type: ignore[no-untyped-call]
+            y, solution.value, start, problem, options, solution.steps, *problem.tensors
         )
-    gradient = options.gradient
-    assert isinstance(gradient, Reversible)
-    with torch.no_grad():
-        y, solution = _iterate(of.problem(*tensors), start, gradient, options)
-    options.report("forward", solution, converged=bool(solution.converged.all()))
-    value = _Reversed.apply(y, solution.value, start, of, options, solution.steps, *tensors)  # type: ignore[no-untyped-call]
-    return solution.with_value(options.held(value, solution))
+        if self.failed == "zero" and not converged:
+            value = torch.where(solution.converged[:, None], value, value.detach())
+        return replace(solution, value=value)
+
+    def attach(
+        self, outcome: Outcome, problem: Problem, start: Tensor, options: SolveOptions
+    ) -> Tensor:
+        """Not used: the iteration is this method's, not the solver's."""
+        raise NotImplementedError
+
+
+def _check_given(problem: Problem, z: Tensor) -> None:
+    """Refuse a map that uses leaves without being given them."""
+    point, since = z.detach().requires_grad_(), next_operation()
+    with torch.enable_grad():
+        value = problem.evaluate(point)
+    found = outside_tensors(value, point, problem.tensors, since)
+    if found is None or {*map(id, found)} - {*map(id, problem.tensors)}:
+        raise TypeError(
+            "gradient must be Implicit() for a cell that refers to tensors that require gradients "
+            "and are neither inputs nor parameters of it, got Reversible(); pass them in `inputs`, "
+            "or make the cell a module"
+        )
 
 
 def _iterate(
@@ -64,7 +119,7 @@ def _iterate(
     most = options.solver.max_steps if gradient.steps is None else gradient.steps
     first = best = grown = None
     while True:
-        value = problem.evaluate(z).value
+        value = problem.evaluate(z)
         residual = torch.linalg.vector_norm(value - z, dim=1)
         converged = residual <= rtol * torch.linalg.vector_norm(z, dim=1) + atol
         now = [y, z, residual, torch.full_like(residual, step, dtype=torch.int32)]
@@ -75,7 +130,7 @@ def _iterate(
         if step == most or (gradient.steps is None and bool((converged | grown).all())):
             break
         y = value.lerp(y, damping)
-        z = problem.evaluate(y).value.lerp(z, damping)
+        z = problem.evaluate(y).lerp(z, damping)
         step += 1
     status = torch.full_like(residual, Status.OUT_OF_STEPS, dtype=torch.int8)
     status[~residual.isfinite()] = Status.NOT_FINITE
@@ -102,12 +157,12 @@ class _Reversed(torch.autograd.Function):
         y: Tensor,
         z: Tensor,
         start: Tensor,
-        of: Map,
+        problem: Problem,
         options: SolveOptions,
         steps: Tensor,
         *tensors: Tensor,
     ) -> Tensor:
-        ctx.of, ctx.options, ctx.steps = of, options, steps
+        ctx.problem, ctx.options, ctx.steps = problem, options, steps
         ctx.save_for_backward(y, z, start, *tensors)
         return z.clone()
 
@@ -126,7 +181,7 @@ class _Reversed(torch.autograd.Function):
             )
         y, z, start, *tensors = ctx.saved_tensors
         damping = ctx.options.gradient.damping
-        back = _Backward(ctx.of, tensors, ctx.needs_input_grad[6:])
+        back = _Backward(ctx.problem, tensors, ctx.needs_input_grad[6:])
         states = [y, z, torch.zeros_like(cotangent), cotangent]
         for number in range(int(ctx.steps.amax()), 0, -1):
             moving = (ctx.steps >= number)[:, None]  # the others rest
@@ -148,17 +203,17 @@ class _Reversed(torch.autograd.Function):
 class _Backward:
     """Products with the transposed Jacobian, and what they add to the gradients of tensors."""
 
-    def __init__(self, of: Map, tensors: Sequence[Tensor], needed: Sequence[bool]) -> None:
+    def __init__(self, problem: Problem, tensors: Sequence[Tensor], needed: Sequence[bool]) -> None:
         pairs = zip(tensors, needed, strict=True)
         self.leaves = [tensor.detach().requires_grad_(need) for tensor, need in pairs]
-        self.problem = of.problem(*self.leaves)
+        self.problem = problem.with_tensors(*self.leaves)
         self.needed = needed
         self.totals: list[Tensor | None] = [None] * len(self.leaves)
 
     def through(self, point: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
         point = point.detach().requires_grad_()
         with torch.enable_grad():
-            value = self.problem.evaluate(point).value
+            value = self.problem.evaluate(point)
         wanted = [leaf for leaf, need in zip(self.leaves, self.needed, strict=True) if need]
         pulled, *found = torch.autograd.grad(
             value, [point, *wanted], g, allow_unused=True, materialize_grads=True

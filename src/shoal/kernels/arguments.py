@@ -37,13 +37,13 @@ Function = TypeVar("Function", bound=Callable[..., Kernels])
 
 
 def checked_inputs(
-    x1: object, x2: object | None, *, diag: bool = False, batches: bool = True
+    x1: object, x2: object | None, *, diag: bool = False
 ) -> tuple[Tensor, Tensor | None]:
     """Return the inputs of rows and columns, or say what is wrong with them."""
-    first = checked_samples("x1", x1, batches=batches, empty=batches)
+    first = checked_samples("x1", x1, empty=True)
     if x2 is None:
         return first, None
-    second = checked_samples("x2", x2, batches=batches, empty=batches)
+    second = checked_samples("x2", x2, empty=True)
     if first.shape[-1] != second.shape[-1]:
         raise ValueError(
             f"x1 and x2 must have as many features, got {first.shape[-1]} and {second.shape[-1]}"

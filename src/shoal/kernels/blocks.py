@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from shoal.kernels.approximations.surface import Span, Surface
+from shoal.kernels.approximations.surface import Surface
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -73,12 +73,10 @@ class EvaluatedBlock(NamedTuple):
     """What is known of a block that has been evaluated.
 
     Attributes:
-        cosines: Returns the least and the largest cosine.
         beyond: Returns whether some cosines are outside the range of the surface.
         mirrored: Whether the entries above the diagonal have been written below it too.
     """
 
-    cosines: Callable[[], Span]
     beyond: Callable[[], bool]
     mirrored: bool = False
 
@@ -120,8 +118,9 @@ class Blocks:
             for q, matrix in enumerate(out):
                 if matrix is not None:
                     _clenshaw(series[q][:, i], weights[q][:, j], place, matrix[i, j])
-        seen = extremes(cosine)
-        return EvaluatedBlock(lambda: seen, lambda: not surface.knows(seen))
+        least, most = torch.aminmax(cosine)
+        seen = float(least), float(most)
+        return EvaluatedBlock(lambda: not surface.knows(seen))
 
     def mirror(self, matrix: Tensor, rows: slice) -> None:
         """Copy what a strip of rows of a square matrix has above the diagonal to below it."""
@@ -144,12 +143,6 @@ def _gpu() -> Blocks:
         _LOGGER.warning("triton is not installed: kernels are evaluated in blocks, more slowly")
         return Blocks()
     return Tiles()
-
-
-def extremes(cosine: Tensor) -> Span:
-    """The least and the largest cosine."""
-    least, most = torch.aminmax(cosine)
-    return float(least), float(most)
 
 
 def _tiles(block: Tensor) -> list[tuple[slice, slice]]:

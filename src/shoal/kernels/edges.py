@@ -163,7 +163,7 @@ def _pairs_apart(
         corner |= plan.function.architecture.positively_homogeneous
         turned[1] = torch.where(corner, nearest, angle)
     around = -left * right * turned.sin() * in_c
-    if isinstance(plan.wide, Surface):  # its series is exact at small angles too
+    if plan.wide is not None:  # its series is exact at small angles too
         ordinary = (plan.left.norm[i] > 0) & (plan.right.norm[j] > 0)
         around = torch.where(ordinary, _around(plan, plan.wide, i, j, angle), around)
     logs = torch.stack([2 * a * in_a + c * in_c, 2 * b * in_b + c * in_c])

@@ -16,10 +16,9 @@ from shoal.architectures import Architecture, ImageArchitecture, ImplicitArchite
 from shoal.core.checks import float_tensor, integer, shown
 from shoal.core.settings import in_standard_settings
 from shoal.gaussian.domain import covariance, scale_tensor
-from shoal.kernels.arguments import checked_inputs
+from shoal.kernels.arguments import checked_inputs, checked_samples
 from shoal.kernels.calculi import Angles, HalfAngle, Own, Pairs
 from shoal.kernels.calculi.angles import NoAngleError
-from shoal.kernels.calculi.jets import gradients
 from shoal.kernels.inputs import Inputs
 from shoal.kernels.recursions import Network, network_kernels
 from shoal.kernels.result import Kernels, Work
@@ -122,9 +121,9 @@ class KernelFunction:
         """The inputs of rows and columns, or an error that says what is wrong with them."""
         return checked_inputs(x1, x2, diag=diag)
 
-    def points(self, x1: object, x2: object | None = None) -> tuple[Tensor, Tensor | None]:
-        """The same, without batches, where there must be some."""
-        return checked_inputs(x1, x2, batches=False)
+    def samples(self, name: str, x: object) -> Tensor:
+        """Inputs without batches, at least one, or an error that says what is wrong with them."""
+        return checked_samples(name, x, batches=False)
 
     def plan(self, first: Tensor, second: Tensor | None, memory: int | None = None) -> "Plan":  # noqa: ARG002
         """How the matrix of inputs without gradients is computed."""
@@ -281,5 +280,9 @@ def _checked_orders(
 def _differentiate(value: Tensor, point: list[Tensor], orders: tuple[int, int, int]) -> Tensor:
     for variable, order in zip(point, orders, strict=True):
         for _ in range(order):
-            (value,) = gradients(value.sum(), variable)
+            if not value.requires_grad:  # the derivative of something linear
+                return torch.zeros_like(value)
+            (value,) = torch.autograd.grad(
+                value.sum(), variable, create_graph=True, materialize_grads=True
+            )
     return value

@@ -22,11 +22,11 @@ from shoal.core.settings import in_standard_settings
 from shoal.core.threads import side_by_side
 from shoal.kernels.approximations.surface import Surface
 from shoal.kernels.arguments import checked_samples, work_space
-from shoal.kernels.blocks import Block, Factors, Some, extremes
+from shoal.kernels.blocks import Block, Factors, Some
 from shoal.kernels.edges import angle_gradients, own_derivatives, pair_derivatives
 from shoal.kernels.function import KernelFunction
 from shoal.kernels.inputs import Inputs, pair_angles
-from shoal.kernels.plan import FEW_PAIRS, GRADIENT_COST, Plan
+from shoal.kernels.plan import FEW_PAIRS, Plan
 from shoal.kernels.result import Kernels
 from shoal.kernels.slopes import Slopes, slopes
 from shoal.kernels.strips import Strip
@@ -101,13 +101,13 @@ def variance_tangents(
                 [0.1863, 0.5556]], dtype=torch.float64)
     """
     names, inputs = tuple(names), Inputs(checked_samples("x", x))
-    plan = Plan.of(function, inputs, inputs, few_pairs=_FEW_TANGENTS, cost=GRADIENT_COST)
-    matrix = _Derivatives(plan, names, None)
+    plan = Plan.of(function, inputs, inputs, few_pairs=_FEW_TANGENTS)
+    matrix = _Derivatives(plan, names)
     result = x.new_zeros(len(names), 2, len(inputs), len(inputs))
     for strip in plan.strips(None):
         block = result[..., strip.rows, strip.columns]
         cosine = plan.cosines(strip)
-        single = matrix.single(strip, cosine)
+        single = plan.outside(matrix.surface, strip, cosine)
         where = single.triu(1).nonzero(as_tuple=True)
         if matrix.slopes is not None:
             cosine.masked_fill_(single, 0.0)
@@ -180,12 +180,10 @@ class _Derivatives:
     Attributes:
         plan: How the matrix is computed.
         names: Of the variances in which it is differentiated.
-        limit: Bytes that a strip of rows may take.
     """
 
     plan: Plan
     names: tuple[str, ...]
-    limit: int | None
 
     @cached_property
     def slopes(self) -> Slopes | None:
@@ -195,23 +193,16 @@ class _Derivatives:
         if plan.surface is None or (plan.pairs < FEW_PAIRS and not homogeneous):
             return None
         try:
-            return slopes(plan, self.names, plan.angles(self.limit))
+            return slopes(plan, self.names)
         except AccuracyError as error:
             level = logging.WARNING if plan.pairs > _PAIRS else logging.INFO
             _LOGGER.log(level, "gradients are computed pair by pair, which is slow: %s", error)
             return None
 
-    def single(self, strip: Strip, cosine: Tensor) -> Tensor:
-        """Which entries the slopes do not cover."""
-        left, right = self.plan.left.norm[strip.rows], self.plan.right.norm[strip.columns]
-        single = ((left == 0)[:, None] | (right == 0)).expand(cosine.shape)
-        if self.slopes is None:
-            return torch.ones_like(single)
-        seen = extremes(cosine)
-        if self.slopes.left.knows(seen):
-            return single
-        least, most = self.slopes.left.cosines
-        return single | (cosine > most) | (cosine < least)
+    @property
+    def surface(self) -> Surface | None:
+        """What the slopes cover."""
+        return None if self.slopes is None else self.slopes.left
 
     def evaluate(self, surface: Surface, strip: Strip, cosine: Tensor, out: Some) -> None:
         """Write one of the slopes of both kernels, or of one, at a strip."""
@@ -257,16 +248,6 @@ class _Derivatives:
         return Factors(values.scale, self.slopes.left.features(norm).to(values.scale))
 
 
-def pull(
-    plan: Plan, upstream: Upstream, names: Sequence[str], limit: int | None
-) -> tuple[list[Tensor], Tensor]:
-    """Gradients of the inputs and of some variances, given those of both kernels."""
-    sums = _Gradients(_Derivatives(plan, tuple(names), limit))
-    sums.add(upstream)
-    sides = (sums.left,) if plan.symmetric else (sums.left, sums.right)
-    return [side.total() for side in sides], sums.variances
-
-
 class _InputGradients:
     """Gradients of the inputs of the rows, or of the columns, while they are summed up."""
 
@@ -286,111 +267,87 @@ class _InputGradients:
         return (torch.where(norm > 0, total, 0.0) + self.direct).to(inputs.points.dtype)
 
 
-class _Gradients:
-    """All gradients of one matrix, while they are summed up."""
-
-    def __init__(self, matrix: _Derivatives) -> None:
-        plan = matrix.plan
-        self.matrix = matrix
-        self.left = _InputGradients(plan.left)
-        self.right = self.left if plan.symmetric else _InputGradients(plan.right)
-        self.variances = plan.left.norm.new_zeros(len(matrix.names))
-
-    def add(self, upstream: Upstream) -> None:
-        """Add what all entries contribute, given the gradients of both kernels."""
-        matrix, plan = self.matrix, self.matrix.plan
-        if matrix.slopes is not None:  # once for all threads
-            _ = matrix.factors
-        half = work_space(matrix.limit, plan.left.points.device) // 2
-        entries = half // plan.left.points.element_size()
-        for group in _groups(plan.strips(half), entries):
-            self._add_group(group, upstream)
-        if plan.symmetric:
-            for own, gradient in zip(matrix.own.unbind(1), upstream, strict=True):
-                if gradient is not None:
-                    weighted = own * gradient.diagonal().double()
-                    self.left.logs.add_(weighted[1])
-                    self.variances.add_(weighted[2:].sum(1))
-
-    def _add_group(self, group: Sequence[Strip], upstream: Upstream) -> None:
-        """What some strips contribute: each in a thread of its own, products in all threads."""
-        matrix, plan = self.matrix, self.matrix.plan
-        rows, columns = slice(group[0].rows.start, group[-1].rows.stop), group[0].columns
-        turning = plan.left.points.new_zeros(rows.stop - rows.start, columns.stop - columns.start)
-        work = partial(_strip_gradients, matrix, upstream, turning, Strip(rows, columns))
-        found = side_by_side(work, group, in_threads=plan.backend.takes_threads)
-        for strip, (pairs, left, right, variances) in zip(group, found, strict=True):
-            if pairs is not None:
-                self._add_pairs(*pairs)
-            self.left.logs[strip.rows] += left
-            self.right.logs[strip.columns] += right
-            self.variances.add_(variances)
-        if matrix.slopes is None:
-            return
-        self.left.units[rows] += turning @ plan.right.unit[columns]
-        own = len(turning) if plan.symmetric else 0  # columns that are among the rows
-        others = slice(columns.start + own, columns.stop)
-        self.right.units[others] += turning[:, own:].T @ plan.left.unit[rows]
-
-    def _add_pairs(self, rows: Tensor, columns: Tensor, upstream: Tensor) -> None:
-        """What single pairs contribute, given their gradients. shape of these: (2, n)."""
-        plan = self.matrix.plan
-        for some, i, j, angle, slope in self.matrix.pairs(rows, columns):
-            weighted = (slope * upstream[:, some]).sum(1)
-            self.variances.add_(weighted[2:-1].sum(1))
-            turning = angle_gradients(plan, i, j, angle)
-            for q, (side, k) in enumerate(((self.left, i), (self.right, j))):
-                side.logs.index_add_(0, k, weighted[q])
-                side.direct.index_add_(0, k, weighted[-1][:, None] * turning[q])
+def pull(
+    plan: Plan, upstream: Upstream, names: Sequence[str], limit: int | None
+) -> tuple[list[Tensor], Tensor]:
+    """Gradients of the inputs and of some variances, given those of both kernels."""
+    matrix, variances = _Derivatives(plan, tuple(names)), plan.left.norm.new_zeros(len(names))
+    left = _InputGradients(plan.left)
+    right = left if plan.symmetric else _InputGradients(plan.right)
+    if matrix.slopes is not None:  # once for all threads
+        _ = matrix.factors
+    threads = torch.get_num_threads() if plan.backend.takes_threads else 1
+    parts = list(plan.strips(work_space(limit, plan.like.device) // 2))
+    for start in range(0, len(parts), threads):  # so few that their entries are kept
+        group = parts[start : start + threads]
+        found = side_by_side(partial(_strip_gradients, matrix, upstream), group)
+        for (rows, columns), share in zip(group, found, strict=True):
+            variances.add_(share.variances)
+            left.logs[rows] += share.left
+            right.logs[columns] += share.right
+            if share.cosine is not None:
+                left.units[rows] += share.cosine @ plan.right.unit[columns]
+                right.units[columns] += share.cosine.T @ plan.left.unit[rows]
+            if share.pairs is not None:
+                variances.add_(_add_pairs(matrix, left, right, *share.pairs))
+    if plan.symmetric:
+        for own, gradient in zip(matrix.own.unbind(1), upstream, strict=True):
+            if gradient is not None:
+                weighted = own * gradient.diagonal().double()
+                left.logs.add_(weighted[1])
+                variances.add_(weighted[2:].sum(1))
+    return [side.total() for side in ((left,) if plan.symmetric else (left, right))], variances
 
 
-def _groups(parts: Iterable[Strip], entries: int) -> Iterator[list[Strip]]:
-    """Strips that follow each other: one, or as many as have so many entries."""
-    group: list[Strip] = []
-    for strip in parts:
-        if group and (strip.rows.stop - group[0].rows.start) * group[0].shape[1] > entries:
-            yield group
-            group = []
-        group.append(strip)
-    yield group
+def _add_pairs(
+    matrix: _Derivatives,
+    left: _InputGradients,
+    right: _InputGradients,
+    rows: Tensor,
+    columns: Tensor,
+    upstream: Tensor,
+) -> Tensor:
+    """Add what single pairs contribute, and return what they do to gradients of variances."""
+    variances = left.logs.new_zeros(len(matrix.names))
+    for some, i, j, angle, slope in matrix.pairs(rows, columns):
+        weighted = (slope * upstream[:, some]).sum(1)
+        variances += weighted[2:-1].sum(1)
+        turning = angle_gradients(matrix.plan, i, j, angle)
+        for q, (side, k) in enumerate(((left, i), (right, j))):
+            side.logs.index_add_(0, k, weighted[q])
+            side.direct.index_add_(0, k, weighted[-1][:, None] * turning[q])
+    return variances
 
 
 class _Shares(NamedTuple):
-    """What a strip contributes to gradients, but for those of its cosines.
+    """What a strip contributes to gradients.
 
     Attributes:
-        pairs: Rows and columns of entries that the slopes do not cover, and their gradients;
-            ``None`` if they cover all.
         left: To those of the logarithms of the rows' norms.
         right: To those of the columns' norms.
         variances: To those of the variances.
+        cosine: Gradients of its cosines; ``None`` if there are no slopes.
+        pairs: Rows and columns of entries that the slopes do not cover, and their gradients;
+            ``None`` if they cover all.
     """
 
-    pairs: tuple[Tensor, Tensor, Tensor] | None
     left: Tensor
     right: Tensor
     variances: Tensor
+    cosine: Tensor | None
+    pairs: tuple[Tensor, Tensor, Tensor] | None
 
 
-def _strip_gradients(
-    matrix: _Derivatives, upstream: Upstream, turning: Tensor, around: Strip, strip: Strip
-) -> _Shares:
-    """What a strip contributes.
-
-    Args:
-        matrix: The derivatives of the matrix.
-        upstream: The gradients of both kernels.
-        turning: Where the gradients of cosines go, mirrored if the matrix is symmetric.
-        around: The part of the matrix that has these.
-        strip: The strip, in that part.
-    """
+def _strip_gradients(matrix: _Derivatives, upstream: Upstream, strip: Strip) -> _Shares:
+    """What a strip contributes, given the gradients of both kernels."""
     plan, slope, cosine, pairs = matrix.plan, matrix.slopes, matrix.plan.cosines(strip), None
     above = [None if u is None else _above(plan, strip, u) for u in upstream]
     if plan.symmetric:
         cosine.diagonal().fill_(0.0)  # which counts for nothing
-    single = matrix.single(strip, cosine)
+    single = plan.outside(matrix.surface, strip, cosine)
     if bool(single.any()):
-        where = single.nonzero(as_tuple=True)
+        counted = [u != 0 for u in above if u is not None]
+        where = (single & torch.stack(counted).any(0)).nonzero(as_tuple=True)
         values = [cosine.new_zeros(len(where[0])) if u is None else u[where] for u in above]
         pairs = *strip.inputs(where), torch.stack(values).double()
         cosine.masked_fill_(single, 0.0)
@@ -398,7 +355,8 @@ def _strip_gradients(
             if gradient is not None:
                 gradient.masked_fill_(single, 0.0)
     if slope is None:
-        return _Shares(pairs, *(cosine.new_zeros(()) for _ in range(3)))
+        zero = plan.left.norm.new_zeros(())
+        return _Shares(zero, zero, zero, None, pairs)
     work = [None if u is None else torch.empty_like(u) for u in above]
 
     def weighted(surface: Surface) -> Tensor:
@@ -414,11 +372,8 @@ def _strip_gradients(
         right = weighted(slope.right).sum(0, dtype=torch.float64)
     variances = [weighted(each).sum(dtype=torch.float64) for each in slope.variances]
     turned = weighted(slope.angle).div_(cosine.square_().sub_(1.0).neg_().sqrt_().neg_())
-    first, height = strip.rows.start - around.rows.start, len(cosine)
-    turning[first : first + height, -cosine.shape[1] :] = turned
-    if plan.symmetric:
-        plan.backend.mirror(turning[:, : len(turning)], slice(first, first + height))
-    return _Shares(pairs, left, right, torch.stack(variances) if variances else left.new_zeros(0))
+    changes = torch.stack(variances) if variances else left.new_zeros(0)
+    return _Shares(left, right, changes, turned, pairs)
 
 
 def _above(plan: Plan, strip: Strip, gradient: Tensor) -> Tensor:

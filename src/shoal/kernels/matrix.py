@@ -24,7 +24,7 @@ from shoal.kernels.function import KernelFunction
 from shoal.kernels.gradient import Pull, Upstream, differentiable, pull
 from shoal.kernels.images.function import ImageKernels, chosen_kernels
 from shoal.kernels.inputs import Inputs
-from shoal.kernels.plan import FEW_PAIRS, GRADIENT_COST, Plan
+from shoal.kernels.plan import FEW_PAIRS, Plan
 from shoal.kernels.result import Kernels, Work
 
 _SMALL = 1 << 17  # entries that cost no more than the calls for a few matrices
@@ -155,7 +155,7 @@ def _run(
     gradients: bool,
 ) -> tuple[Kernels, Pull]:
     """All matrices of a batch without gradients, and what pulls gradients back."""
-    few, cost = (FEW_PAIRS, GRADIENT_COST) if gradients else (None, 1)
+    options = {"few_pairs": FEW_PAIRS} if gradients else {}
     limit, batch = work_space(work.memory, first.device), first.shape[:-2]
     plain, plans = replace(function, variances=()), []
     shape = (*batch, first.shape[-2], (first if second is None else second).shape[-2])
@@ -164,7 +164,7 @@ def _run(
     for done, index in enumerate(np.ndindex(*batch)):
         own = Inputs(first[index])
         other = own if second is None else Inputs(second[index])
-        plan = Plan.of(plain, own, other, few_pairs=few, cost=cost)
+        plan = Plan.of(plain, own, other, **options)
         plans.append(plan)
         check_memory(work.memory, plan.least_memory)
         parts = list(plan.strips(limit))

@@ -308,7 +308,11 @@ def _points(
     function: KernelFunction | ImageKernels, x1: Any, x2: Any
 ) -> tuple[Tensor, Tensor | None]:
     """The inputs of rows and columns, without batches or gradients."""
-    first, second = function.points(as_tensor(x1, "x1"), as_tensor(x2, "x2"))
+    tensors = {"x1": as_tensor(x1, "x1"), "x2": as_tensor(x2, "x2")}
+    for name, x in tensors.items():
+        if x is not None:
+            function.samples(name, x)
+    first, second = function.checked(*tensors.values())
     refuse_gradients(
         {"x1": first, "x2": second, **dict(function.variances)},
         "operators are not differentiated; shoal.kernel has gradients",

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -15,27 +15,22 @@ from shoal.kernels.approximations.choice import (
     chosen_surface,
     common_norm,
 )
-from shoal.kernels.approximations.surface import ANY_ANGLE, Span, Surface, diagonal
-from shoal.kernels.approximations.typical_angles import GRID
+from shoal.kernels.approximations.surface import ANY_ANGLE, Surface, diagonal
 from shoal.kernels.arguments import work_space
-from shoal.kernels.blocks import Block, Blocks, Directions, Factors, Pair, backend_for, extremes
+from shoal.kernels.blocks import Block, Blocks, Directions, Factors, Pair, backend_for
 from shoal.kernels.function import KernelFunction
-from shoal.kernels.inputs import CLOSE, Inputs, pair_angles
+from shoal.kernels.inputs import Inputs, pair_angles
 from shoal.kernels.strips import Strip, rows_per_process, strips
 
 if TYPE_CHECKING:
     from shoal.kernels.gpu.half_precision import RoundedProducts
 
-GRADIENT_COST = 8  # of an entry whose derivatives are wanted, in entries
 FEW_PAIRS = 256  # pairs that are cheaper one by one when derivatives are wanted, ...
 _FEW_PAIRS = 4095  # ... and when they are not: those of 90 inputs, fewer than a surface needs
 _PAIRS = 4096  # whose scalar equations are solved together at least
-_STRIPS = (
-    16  # of a symmetric matrix on a CPU, at least (twice as many of a large one on a GPU), ...
-)
-_LEAST_STRIP = 128  # ... but of so many rows, with which products are as fast as with more
+_STRIPS = 16  # of a symmetric matrix on a CPU, at least (twice as many of a large one on a GPU)
+_LEAST_STRIP = 128  # rows with which products are as fast as with more
 _LEAST_ENTRIES = 1 << 24  # of a strip on a GPU, which has less to do than the host otherwise
-INSET = 1e-3  # next to 0 and π derivatives in norms and variances are lost
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,9 +47,6 @@ class Plan:
         rows: What the rows contribute.
         columns: What the columns contribute.
         diagonal: Both kernels of the inputs of the rows with themselves, in float64. shape: (2, n)
-        cost: Of an entry, in entries that are only evaluated: more than one if gradients follow.
-        seen: The least and the largest cosine of strips, but those near ±1, by first and last row;
-            noted where gradients follow.
     """
 
     function: KernelFunction
@@ -65,8 +57,6 @@ class Plan:
     rows: Factors
     columns: Factors
     diagonal: Tensor
-    cost: int = 1
-    seen: dict[tuple[int, int], Span] = field(default_factory=dict)
 
     @property
     def symmetric(self) -> bool:
@@ -90,11 +80,9 @@ class Plan:
         left: Inputs,
         right: Inputs,
         *,
-        few_pairs: int | None = None,
-        cost: int = 1,
+        few_pairs: int = _FEW_PAIRS,
     ) -> "Plan":
         """Choose the way for some inputs; up to ``few_pairs`` are computed one by one."""
-        few_pairs = _FEW_PAIRS if few_pairs is None else few_pairs
         check_overflow(left.norm**2, right.norm**2, torch.float64)  # in which they are computed
         chosen, wide = chosen_surface(function, left, right, few_pairs)
         own = _diagonal(function, chosen, left)
@@ -102,7 +90,7 @@ class Plan:
         check_overflow(own, other, left.points.dtype)
         rows = _factors(chosen, left, own)
         columns = rows if right is left else _factors(chosen, right, other)
-        return cls(function, chosen, wide, left, right, rows, columns, own, cost)
+        return cls(function, chosen, wide, left, right, rows, columns, own)
 
     @cached_property
     def squared_norm(self) -> float | None:
@@ -171,23 +159,6 @@ class Plan:
         left, right = self._directions
         return self.backend.cosines(left[strip.rows], right[strip.columns])
 
-    def angles(self, limit: int | None) -> Span:
-        """A range that holds all angles seen but those near 0 and π, rounded outwards."""
-        if not self.seen:  # the matrix has not been filled for it
-            for strip in self.strips(limit):
-                cosine = self.cosines(strip)
-                self._note(strip, cosine, extremes(cosine))
-        lows, highs = zip(*self.seen.values(), strict=True)
-        low = math.floor(math.acos(max(0.0, *highs)) * GRID) / GRID
-        high = math.ceil(math.acos(min(0.0, *lows)) * GRID) / GRID
-        return max(low, INSET), min(high, math.pi - INSET)
-
-    def _note(self, strip: Strip, cosine: Tensor, seen: Span) -> None:
-        """Note the least and the largest cosine of a strip, but those near ±1."""
-        if max(-seen[0], seen[1]) > 1 - CLOSE:
-            seen = extremes(cosine.masked_fill(cosine.abs() > 1 - CLOSE, 0.0))
-        self.seen[strip.rows.start, strip.rows.stop] = seen
-
     def mirror(self, matrix: Tensor, strip: Strip) -> None:
         """Copy what a strip of a symmetric matrix has above the diagonal to below it."""
         if self.symmetric:
@@ -227,94 +198,61 @@ class Plan:
 
         That waits for the device, and tells whether ``mirrored`` needs nothing more.
         """
-        cosine = self.cosines(strip)
+        cosine, done = self.cosines(strip), None
         if self.symmetric:
             angles = ANY_ANGLE if self.surface is None else self.surface.angles
             cosine.diagonal().fill_(math.cos(sum(angles) / 2))  # any that needs no care
-        if self.surface is None:
-            self._fill_directly(strip, cosine, out)
-            self._fill_diagonal(strip, out)
-            return lambda: False
-        factors = self.rows[strip.rows], self.columns[strip.columns]
-        done = self.backend.evaluate(Block(self.surface, *factors, cosine), out, mirrored)
+        if self.surface is not None:
+            factors = self.rows[strip.rows], self.columns[strip.columns]
+            done = self.backend.evaluate(Block(self.surface, *factors, cosine), out, mirrored)
 
         def finish() -> bool:
-            if self.cost > 1:  # gradients will ask for it
-                self._note(strip, cosine, done.cosines())
-            mended = done.beyond()
+            mended = done is None or self._has_zeros or done.beyond()
             if mended:
-                self._fill_special(strip, cosine, out)
-            if self._has_zeros:
-                self._fill_zeros(strip, out)
-            self._fill_diagonal(strip, out)
-            return done.mirrored and not (mended or self._has_zeros)
+                self._mend(strip, cosine, out)
+            if self.symmetric:  # whose diagonal is exact
+                for q, matrix in enumerate(out):
+                    matrix.diagonal().copy_(self.diagonal[q, strip.rows])
+            return done is not None and done.mirrored and not mended
 
         return finish
 
-    def _fill_diagonal(self, strip: Strip, out: Pair) -> None:
-        """The diagonal of a symmetric matrix, which is exact."""
-        if self.symmetric:
-            for q, matrix in enumerate(out):
-                matrix.diagonal().copy_(self.diagonal[q, strip.rows])
-
     @cached_property
     def _has_zeros(self) -> bool:
-        """Whether some inputs are zero, and the surface does not know their entries."""
+        """Whether some inputs are zero, and the surface does not cover their entries."""
         if self.function.architecture.positively_homogeneous:
             return False
         return any(bool((inputs.norm == 0).any()) for inputs in (self.left, self.right))
 
-    def _fill_directly(self, strip: Strip, cosine: Tensor, out: Pair) -> None:
-        """Write both kernels of a strip by the scalar equations of every entry."""
-        where = torch.ones_like(cosine, dtype=torch.bool)
-        if self.symmetric:
-            where = where.triu(1)
-        indices = where.nonzero(as_tuple=True)
-        if len(indices[0]):
-            i, j = strip.inputs(indices)
-            values = self._exact(i, j, cosine[indices])
-            for matrix, value in zip(out, values, strict=True):
-                matrix[indices] = value.to(matrix)
+    def outside(self, surface: Surface | None, strip: Strip, cosine: Tensor) -> Tensor:
+        """Entries that a surface does not cover: other angles, and inputs of zero."""
+        if surface is None:
+            return torch.ones_like(cosine, dtype=torch.bool)
+        least, most = surface.cosines
+        outside = (cosine > most) | (cosine < least)
+        outside |= (self.left.norm[strip.rows] == 0)[:, None]
+        return outside.logical_or_(self.right.norm[strip.columns] == 0)
 
-    def _fill_special(self, strip: Strip, cosine: Tensor, out: Pair) -> None:
-        """Entries whose angle the product has lost or the surface does not know."""
-        chosen = self.surface
-        assert chosen is not None
-        least, most = chosen.cosines
-        beyond = (cosine > most) | (cosine < least)
-        where = (beyond.triu(1) if self.symmetric else beyond).nonzero(as_tuple=True)
+    def _mend(self, strip: Strip, cosine: Tensor, out: Pair) -> None:
+        """Write entries that the surface does not cover, or whose angle the product has lost."""
+        outside = self.outside(self.surface, strip, cosine)
+        where = (outside.triu(1) if self.symmetric else outside).nonzero(as_tuple=True)
         i, j = strip.inputs(where)
-        found = cosine[where]
-        angle = pair_angles(self.left, self.right, i, j, found)
-        known = chosen if self.wide is None else self.wide
-        inside = (angle >= known.angles[0]) & (angle <= known.angles[1])
-        values = torch.empty(2, len(i), dtype=torch.float64, device=found.device)
-        if bool(inside.any()):
-            left, right = i[inside], j[inside]
+        if not len(i):
+            return
+        angle, wide = pair_angles(self.left, self.right, i, j, cosine[where]), self.wide
+        norms, values = (self.left.norm[i], self.right.norm[j]), angle.new_empty(2, len(i))
+        covered = (norms[0] > 0) & (norms[1] > 0) if wide is not None else i < 0
+        if wide is not None and bool(covered.any()):
+            left, right = i[covered], j[covered]
             scale = self.rows.scale[:, left].double() * self.columns.scale[:, right].double()
             features = self.rows.features[left].double(), self.columns.features[right].double()
-            values[:, inside] = scale * known.pairs(*features, angle[inside])
-        if not bool(inside.all()):
-            values[:, ~inside] = self._exact(i[~inside], j[~inside], found[~inside])
+            values[:, covered] = scale * wide.pairs(*features, angle[covered])
+        if not bool(covered.all()):
+            single = *(norm[~covered] for norm in norms), angle[~covered]
+            values[:, ~covered] = pairs_at_angles(self.function, *single)
         for matrix, value in zip(out, values, strict=True):
             matrix[where] = value.to(matrix)
-
-    def _exact(self, i: Tensor, j: Tensor, cosine: Tensor) -> Tensor:
-        """Pairs by their scalar equations. shape: (2, n)."""
-        angle = pair_angles(self.left, self.right, i, j, cosine)
-        return pairs_at_angles(self.function, self.left.norm[i], self.right.norm[j], angle)
-
-    def _fill_zeros(self, strip: Strip, out: Pair) -> None:
-        """The rows and columns of inputs that are zero, which the surface does not know."""
-        left, right = self.left.norm[strip.rows], self.right.norm[strip.columns]
-        for dim, own, other in ((0, left, right), (1, right, left)):
-            zero = (own == 0).nonzero()[:, 0]
-            if len(zero):
-                nothing = torch.zeros_like(other)
-                for matrix, values in zip(
-                    out, self.function(nothing, other**2, nothing), strict=True
-                ):
-                    matrix.index_copy_(dim, zero, torch.stack([values.to(matrix)] * len(zero), dim))
 
 
 def check_overflow(rows: Tensor, columns: Tensor, dtype: torch.dtype) -> None:

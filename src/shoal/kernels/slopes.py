@@ -30,23 +30,21 @@ from shoal.kernels.approximations.surface import (
     Span,
     Surface,
     compressed,
-    norm_span,
-    surface,
     to_unit,
     trimmed,
 )
 from shoal.kernels.edges import derivatives, own_derivatives
 from shoal.kernels.function import KernelFunction
-from shoal.kernels.plan import INSET, Plan
+from shoal.kernels.plan import Plan
 from shoal.kernels.result import Kernels
 from shoal.numerics import (
     chebyshev_basis,
     chebyshev_nodes,
-    coefficients_from_values,
     differentiate,
 )
 from shoal.numerics.sampling import off_grid
 
+_INSET = 1e-3  # next to 0 and π derivatives in norms and variances are lost
 _CHECKS = 4  # norms, off the grid, at which the error is measured, at as many angles as it has
 _WORST = 10  # error of slopes, in the tolerance of values and in the largest slope
 
@@ -79,15 +77,15 @@ class Slopes:
         return self.diagonal.to(norm.device) @ basis
 
 
-def slopes(plan: Plan, names: tuple[str, ...], angles: Span) -> Slopes:
-    """The slopes of a matrix that has a surface, at a range of angles without 0 and π.
+def slopes(plan: Plan, names: tuple[str, ...]) -> Slopes:
+    """The slopes of a matrix, at the angles of its surface but 0 and π.
 
     Raises:
         AccuracyError: If the kernel is too rough at these angles.
     """
-    base, tolerance = _base(plan, angles), TOLERANCE[plan.left.points.dtype]
-    low, high = base.angles
-    angles = max(angles[0], low, INSET), min(angles[1], high, math.pi - INSET)
+    base, tolerance = plan.surface, TOLERANCE[plan.like.dtype]
+    assert base is not None
+    angles = max(base.angles[0], _INSET), min(base.angles[1], math.pi - _INSET)
     around = base.coefficients.shape[-1] + 1
     nodes = chebyshev_nodes(around, *angles)
     if base.norms is None:
@@ -104,12 +102,13 @@ def slopes(plan: Plan, names: tuple[str, ...], angles: Span) -> Slopes:
     ratio = own[1:] / torch.where(own[0] == 0, 1.0, own[0])
     ratio, off = ratio[..., : len(log)], ratio[..., len(log) :]
     size = max(1.0, float(samples.abs().max()))
-    core, basis = coefficients_from_values(samples.flatten(0, 1), 3), base.basis
+    core = samples.flatten(0, 1) @ _inverse(nodes, angles)
+    basis = base.basis
     if base.norms is not None:
-        for dim in (1, 2):
-            core = coefficients_from_values(core, dim)
+        inverse = _inverse(log, base.norms)
+        core = torch.einsum("cijk,ir,js->crsk", core, inverse, inverse)
         basis, core = compressed(core, tolerance * size)
-        ratio = coefficients_from_values(ratio, 2)
+        ratio = ratio @ inverse
     core, _ = trimmed(core, tolerance * size)
     parts = [
         replace(base, angles=angles, basis=basis, coefficients=part.contiguous())
@@ -119,7 +118,7 @@ def slopes(plan: Plan, names: tuple[str, ...], angles: Span) -> Slopes:
     found = Slopes(parts[0], right, parts[2], tuple(parts[3:]), ratio)
     features = parts[0].features(other.exp2())
     series = core @ chebyshev_basis(to_unit(between, angles), core.shape[-1] - 1)
-    values = torch.einsum("ir,js,qrsk->qijk", features, features, series)
+    values = _between(features, features, series)
     errors = (values - exact.flatten(0, 1)).abs().max(), (found.own(other.exp2()) - off).abs().max()
     error = max(map(float, errors))
     if not error <= _WORST * tolerance * size:
@@ -127,17 +126,16 @@ def slopes(plan: Plan, names: tuple[str, ...], angles: Span) -> Slopes:
     return found
 
 
-def _base(plan: Plan, angles: Span) -> Surface:
-    """The surface of the values that covers a range of angles, or that of the plan."""
-    base, tolerance = plan.surface, TOLERANCE[plan.left.points.dtype]
-    assert base is not None
-    if isinstance(plan.wide, Surface):
-        return plan.wide.restricted(angles, tolerance / 10)
-    covered = base.angles[0] <= angles[0] and angles[1] <= base.angles[1]
-    if covered or base.norms is None:
-        return base
-    norms = torch.cat([plan.left.norm, plan.right.norm])
-    return surface(plan.function, norm_span(norms[norms > 0]), angles, tolerance, plan.pairs)
+def _between(left: Tensor, right: Tensor, core: Tensor) -> Tensor:
+    """Sums over functions of both norms. shape: (q, n, m, k)."""
+    half = torch.einsum("ir,qrsk->qisk", left, core)  # one side at a time
+    return torch.einsum("qisk,js->qijk", half, right)
+
+
+def _inverse(nodes: Tensor, span: Span) -> Tensor:
+    """The matrix that maps values at some nodes to coefficients of Chebyshev polynomials."""
+    inverse: Tensor = torch.linalg.inv(chebyshev_basis(to_unit(nodes, span), len(nodes) - 1))
+    return inverse
 
 
 def _sampled(
@@ -170,7 +168,7 @@ def _sampled(
 
     def values(left: Tensor, series: Tensor) -> Tensor:
         core = series @ terms[: series.shape[-1]]
-        return torch.einsum("ir,js,qrsk->qijk", left, features, core)
+        return _between(left, features, core)
 
     def scalar(names: tuple[str, ...]) -> tuple[tuple[Tensor, ...], Tensor]:
         a, b, cosine = torch.broadcast_tensors(

@@ -13,7 +13,7 @@ from shoal.core.checks import one_of, real
 from shoal.core.settings import in_standard_settings
 from shoal.kernels import Kernels, kernel
 from shoal.kernels.arguments import as_tensor
-from shoal.kernels.images.function import checked_points, chosen_kernels
+from shoal.kernels.images.function import chosen_kernels
 from shoal.learning.linear_training import (
     GradientFlow,
     Initial,
@@ -43,7 +43,7 @@ def gradient_flow(
     reduction: Literal["sum", "mean"] = "sum",
     covariance: Literal["none", "diagonal", "full"] = "diagonal",
 ) -> GradientFlow:
-    r"""Predict how an infinitely wide network trains, and what it then predicts.
+    r"""Predict the training of an infinitely wide network, and its predictions.
 
     With the NTK $\Theta$ of the trained weights, full-batch gradient flow gives
     $f_t(X) = y + e^{-\Theta t}(f_0(X) - y)$, and $k$ steps of gradient descent of size $\eta$ the
@@ -115,13 +115,13 @@ def gradient_flow(
         )
     function = chosen_kernels(architecture, trainable=trainable, width=width)
     scale = real("readout_scale", 1.0 if readout_scale is None else readout_scale)
-    inputs = checked_points(function, "x", as_tensor(x, "x")).detach()
+    inputs = function.samples("x", as_tensor(x, "x")).detach()
     labels = _like(checked_labels("y", y, len(inputs)).detach(), inputs, "y")
     one_of("covariance", covariance, ("none", "diagonal", "full"))
     checked_schedule(times, steps, step_size)  # before the work
     tests = cross = prior = None
     if x_test is not None:
-        tests = checked_points(function, "x_test", as_tensor(x_test, "x_test")).detach()
+        tests = function.samples("x_test", as_tensor(x_test, "x_test")).detach()
         tests = _like(tests, inputs, "x_test")
         if tests.shape[1:] != inputs.shape[1:]:
             wanted = " by ".join(map(str, inputs.shape[1:]))

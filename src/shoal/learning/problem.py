@@ -16,7 +16,7 @@ from shoal.core.processes import ALONE, Processes
 from shoal.core.words import memory_words
 from shoal.kernels import KernelFunction, KernelOperator, kernel, kernel_operator
 from shoal.kernels.arguments import as_tensor, memory_limit
-from shoal.kernels.images.function import ImageKernels, checked_points, chosen_kernels
+from shoal.kernels.images.function import ImageKernels, chosen_kernels
 from shoal.numerics.krylov import Map
 from shoal.numerics.operator import refuse_gradients
 
@@ -64,13 +64,11 @@ class Problem:
     ) -> "Problem":
         """Check the arguments of a regression."""
         function = chosen_kernels(architecture, trainable=trainable, width=width)
-        inputs = checked_points(function, "x", as_tensor(x, "x"))
+        inputs = function.samples("x", as_tensor(x, "x"))
         targets = checked_labels("y", y, len(inputs))
         given = {"x": inputs, "y": targets, **dict(function.variances)}
         refuse_gradients(given, "a regression is not differentiated; detach() it")
-        function = replace(function, variances=())
-        if isinstance(function, ImageKernels):
-            function = replace(function, precision=inputs.dtype)
+        function = replace(function.in_precision(inputs.dtype), variances=())
         points = inputs.detach().to(torch.float64, copy=True)  # later changes are not seen
         columns = targets.detach().reshape(len(targets), -1)
         columns = columns.to(points.device, torch.float64, copy=True)
@@ -156,7 +154,7 @@ def _limit(memory: int | str | None, device: torch.device) -> int:
 
 
 def checked_labels(name: str, y: Any, samples: int) -> Tensor:
-    """Labels of shape (n,) or (n, q), or an error that names what is wrong with them."""
+    """Labels of shape (n,) or (n, q), or an error that names the fault."""
     targets = float_tensor(name, as_tensor(y, name))
     if targets.dim() not in (1, 2) or len(targets) != samples:
         raise ValueError(

@@ -18,7 +18,6 @@ from shoal.core.processes import Group, fingerprint, processes
 from shoal.core.settings import in_standard_settings
 from shoal.kernels import KernelFunction
 from shoal.kernels.arguments import as_tensor
-from shoal.kernels.images.function import checked_points
 from shoal.learning.decomposition import check_decomposition, decompose
 from shoal.learning.problem import Problem, Which, like_input
 from shoal.learning.ridges import Criterion, RidgePath, agreement, checked_criterion, path_of
@@ -107,9 +106,9 @@ def kernel_regression(
     shared = processes(process_group)
     with shared.collective():
         criterion = checked_criterion("ridge", ridge) if isinstance(ridge, str) else None
-        given = 0.0 if isinstance(ridge, str) else ridge
+        first = 0.0 if isinstance(ridge, str) else ridge
         problem = Problem.of(
-            architecture, x, y, given, which, memory, trainable=trainable, width=width
+            architecture, x, y, first, which, memory, trainable=trainable, width=width
         )
         one_of("on_failure", on_failure, ("raise", "warn"))
         function("on_progress", on_progress)
@@ -447,7 +446,7 @@ class KernelRegression:
 
     def _inputs(self, x: Any) -> Tensor:
         given = self._problem.x
-        inputs = checked_points(self._problem.function, "x", as_tensor(x, "x")).detach()
+        inputs = self._problem.function.samples("x", as_tensor(x, "x")).detach()
         if inputs.shape[1:] != given.shape[1:]:
             wanted = ", ".join(map(str, given.shape[1:]))
             raise ValueError(f"x must have shape (inputs, {wanted}), got {tuple(inputs.shape)}")

@@ -11,10 +11,9 @@ from shoal.architectures import Architecture, ImageArchitecture, ImplicitArchite
 from shoal.core import checks
 from shoal.core.settings import standard_settings
 from shoal.equilibrium import Gradient, Solver
-from shoal.equilibrium.methods import check_gradient
-from shoal.equilibrium.solve_options import SolveOptions
-from shoal.equilibrium.solvers.solution import check_on_failure
-from shoal.equilibrium.solvers.solve import check_solver
+from shoal.equilibrium.gradients import SolveOptions, check_gradient
+from shoal.equilibrium.solution import check_on_failure
+from shoal.equilibrium.solver import check_solver
 from shoal.networks import implicit_network  # noqa: F401  (it registers its networks)
 from shoal.networks.chain import ChainNetwork
 from shoal.networks.convolutional import ConvolutionalChain, ConvolutionalLoop
@@ -101,9 +100,8 @@ def build(
             ``"raise"`` a ``ConvergenceError``, ``"warn"``, or only note the ``"status"`` in
             ``last_solve`` and ``last_adjoint``. Samples that failed have the iterate of least
             residual, and the gradient that ``gradient.failed`` says.
-        warm_start: Whether solves in training begin at an extrapolation of the solutions of the
-            steps before, as long as the inputs stay the same. If the equilibrium is not unique,
-            another start may lead to another one. Not with ``Unrolled()``, which starts cold.
+        warm_start: Whether solves in training begin where the last one ended, if that was of as
+            many samples. If the equilibrium is not unique, another start may lead to another one.
         pixel_axes: Only for networks of images, such as a ``ConvDEQ``: along how many axes pixels
             lie, 1, 2 (the default) or 3.
         pixels: Only for networks of images: how many there are along each axis, such as

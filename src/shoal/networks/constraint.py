@@ -114,7 +114,7 @@ class GainConstraint:
         """Scale weights down that need it; returns a certified bound of the gain or norms."""
         if self._loop is not None:
             assert isinstance(self.network, EquilibriumNetwork)
-            return self._keep([weight for _, weight in self.network.turn], self._loop)
+            return self._keep([weight for _, weight in self.network.recurrent_layers], self._loop)
         return max(self._keep([weight.read()], gain) for weight, gain in self._single)
 
     def _keep(self, weights: list[Tensor], gain: GainBound) -> float:
@@ -154,13 +154,13 @@ class GainConstraint:
 
 def _loop_gain(network: EquilibriumNetwork[Any]) -> GainBound:
     """The gain of a network's recurrent layers, or an error if it cannot be bounded."""
-    layers = [layer for layer, _ in network.turn]
+    layers = [layer for layer, _ in network.recurrent_layers]
     gain = network.gain_bound()
     if math.inf in gain.factors:
         activation = layers[gain.factors.index(math.inf)].activation
         raise ValueError(f"network must have a Lipschitz activation, got {activation!r}")
     tensors = {id(tensor) for tensor in (*network.parameters(), *network.buffers())}
-    if not all(id(weight) in tensors for _, weight in network.turn):
+    if not all(id(weight) in tensors for _, weight in network.recurrent_layers):
         raise ValueError(
             "network must have recurrent weights that are parameters themselves, got some that are "
             "computed from others by a parametrization; remove it"

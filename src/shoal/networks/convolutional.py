@@ -7,13 +7,13 @@ from torch import Tensor
 
 from shoal.activations import Activation
 from shoal.architectures import ConvDEQ, ConvNet, ConvResNet, ImageArchitecture
-from shoal.equilibrium.recurrent.convolution import ConvolutionLayer, convolve, padded
 from shoal.networks.chain import ChainNetwork
 from shoal.networks.draw import Source
 from shoal.networks.gain import ConvolutionNorm, WeightNorm
 from shoal.networks.layered import LayeredNetwork, draw_layers
 from shoal.networks.loop import LoopNetwork
 from shoal.networks.network import NetworkSpec, makes_networks_of
+from shoal.networks.recurrent_layers import ConvolutionLayer, convolve, padded
 
 A = TypeVar("A", bound=ImageArchitecture)
 

@@ -10,16 +10,12 @@ from torch import Tensor
 
 from shoal.architectures import ImplicitArchitecture
 from shoal.core.checks import float_tensor
-from shoal.core.torch_compat import changed_copy, full_precision, is_wrapped, uncompiled
-from shoal.equilibrium import Solution
-from shoal.equilibrium.recurrent.layer import Layer
-from shoal.equilibrium.recurrent.layer_equilibrium import equilibrium
-from shoal.equilibrium.recurrent.loop import loop_equilibrium, recurrent_problem
-from shoal.equilibrium.solve_options import SolveOptions
-from shoal.equilibrium.solvers.driver import drive
-from shoal.equilibrium.solvers.problem import Problem
-from shoal.equilibrium.solvers.solution import SolveLog, handle_failure
-from shoal.equilibrium.solvers.warm import Series, WarmStart
+from shoal.core.torch_compat import changed_copy, full_precision, uncompiled
+from shoal.equilibrium.driver import drive
+from shoal.equilibrium.gradients import SolveOptions
+from shoal.equilibrium.problem import FunctionProblem, Problem
+from shoal.equilibrium.solution import LastSolution, Solution, SolveLog, handle_failure
+from shoal.equilibrium.state import StateLayout
 from shoal.networks.gain import (
     GainBound,
     MatrixNorm,
@@ -29,7 +25,7 @@ from shoal.networks.gain import (
     well_posedness,
 )
 from shoal.networks.network import Network, NetworkSpec
-from shoal.networks.recurring_passes import recurring_pass
+from shoal.networks.recurrent_layers import Layer, RecurrentCell
 
 A = TypeVar("A", bound=ImplicitArchitecture)
 
@@ -53,19 +49,19 @@ class EquilibriumNetwork(Network[A], Generic[A]):
         warm_start: bool = False,
     ) -> None:
         super().__init__(spec, weights)
-        self.options = replace(options, log=SolveLog(), warm=None)
+        self.options = replace(options, log=SolveLog())
         self.warm_start = warm_start
-        self._series = Series()
+        self._last = LastSolution()
 
     @property
     @abstractmethod
-    def turn(self) -> list[tuple[Layer, Tensor]]:
+    def recurrent_layers(self) -> list[tuple[Layer, Tensor]]:
         r"""The recurrent layers, one after the other: $\varphi$, $s$ and $W$."""
 
     @property
     def layer(self) -> Layer:
         """The first of them, in most networks the only one."""
-        return self.turn[0][0]
+        return self.recurrent_layers[0][0]
 
     @abstractmethod
     def inject(self, x: Tensor) -> Tensor:
@@ -91,17 +87,8 @@ class EquilibriumNetwork(Network[A], Generic[A]):
         return self.options.log.backward
 
     def forget(self) -> None:
-        """Let the next solves start cold, whatever came before; frees the memory of graphs."""
-        self._series.clear()
-        self.options.known.clear()
-
-    def recalled(self) -> dict[str, Tensor]:
-        """What warm starts know now, as tensors; to be kept and given to :meth:`recall`."""
-        return self._series.state()
-
-    def recall(self, x: Tensor, state: Mapping[str, Tensor]) -> None:
-        """Let the next solves for inputs ``x`` start as if all had been solved that was."""
-        self._series.resume(WarmStart.of(state), x)
+        """Let the next solve start cold."""
+        self._last.value = None
 
     def forward(self, x: Tensor) -> Tensor:
         """The network's outputs, of shape (samples, outputs).
@@ -115,13 +102,11 @@ class EquilibriumNetwork(Network[A], Generic[A]):
                 f"{type(self.architecture).__name__}, whose solver takes as many steps as inputs "
                 "need: shoal.design and shoal.distill make explicit ones"
             )
-        if torch.compiler.is_compiling():
-            return super().forward(x)
-        return recurring_pass(self, x, super().forward)
+        return super().forward(x)
 
     def _forward(self, x: Tensor) -> Tensor:
         injections = self.injections(x)
-        return self._read(self.equilibrium(injections, x), injections)
+        return self._read(self.equilibrium(injections), injections)
 
     @abstractmethod
     def _read(self, z: Tensor, injections: tuple[Tensor, ...]) -> Tensor:
@@ -130,7 +115,7 @@ class EquilibriumNetwork(Network[A], Generic[A]):
     def features(self, x: Tensor) -> Tensor:
         """The equilibrium $z$ for inputs ``x``, differentiable; shape (samples, width, ...)."""
         x = self.check_input(x)
-        return self.equilibrium(self.injections(x), x) * self.feature_scale
+        return self.equilibrium(self.injections(x)) * self.feature_scale
 
     def solve(self, x: Tensor) -> Solution:
         """The equilibrium with its status, residual and steps for each sample; no gradient.
@@ -145,7 +130,7 @@ class EquilibriumNetwork(Network[A], Generic[A]):
         with torch.no_grad():
             injections = self.injections(self.check_input(x))
             with full_precision(x):
-                problem, start = recurrent_problem(self.turn, injections)
+                problem, start = self.problem(injections)
                 found = drive(problem, self.options.solver, start).solution
             scale, value = self.feature_scale, found.value.view(injections[0].shape)
             solution = replace(found, value=value * scale, residual=found.residual * scale)
@@ -156,26 +141,39 @@ class EquilibriumNetwork(Network[A], Generic[A]):
     def problem_at(self, z: Tensor, x: Tensor) -> tuple[Problem, Tensor]:
         """The equation of the recurrent layers near an equilibrium $z$, and that as rows."""
         injections = self.injections(self.check_input(x))
-        problem, start = recurrent_problem(self.turn, injections)
+        problem, start = self.problem(injections)
         z, shape = float_tensor("z", z), injections[0].shape
         if z.shape != shape:
             raise ValueError(f"z must have shape {tuple(shape)}, got {tuple(z.shape)}")
         return problem, z.to(start.dtype).flatten(1) / self.feature_scale
 
+    def problem(self, injections: tuple[Tensor, ...]) -> tuple[FunctionProblem, Tensor]:
+        """The equation of the recurrent layers for some injections, and where to start."""
+        layers, weights = zip(*self.recurrent_layers, strict=True)
+        cell = RecurrentCell(layers)
+        into = tuple(one.to(weights[0].dtype) for one in injections)
+        with torch.no_grad():
+            start = cell.from_zero(into, weights).detach()
+        layout = StateLayout.of(start)
+        return FunctionProblem(cell, layout, (into, weights), separable=True), layout.rows(start)
+
     @uncompiled
-    def equilibrium(self, injections: tuple[Tensor, ...], x: Tensor | None = None) -> Tensor:
-        """$Z$, from a warm start if this pass is one of a series on the same inputs ``x``."""
-        options = self.options.with_recall(self._warm(x))
-        turn = self.turn
-        if len(turn) > 1 or type(turn[0][0]) is not Layer:
-            return loop_equilibrium(turn, injections, options)
-        ((layer, weight),) = turn
-        return equilibrium(injections[0], weight, layer, options)
+    def equilibrium(self, injections: tuple[Tensor, ...]) -> Tensor:
+        """$Z$, differentiable in the injections and the recurrent weights."""
+        warm = self.warm_start and self.training and torch.is_grad_enabled()
+        warm = warm and self.options.gradient.starts_anywhere
+        with full_precision(injections[0]):
+            problem, start = self.problem(injections)
+            found = self.options.solve(problem, self._last.instead_of(start) if warm else start)
+        if warm:
+            self._last.keep(found)
+        z: Tensor = problem.layout.state(found.value)
+        return z
 
     def exact(self, *, silent: bool = False) -> "EquilibriumNetwork[A]":
         """This network, sharing its weights, with exact gradients, whatever it trains with.
 
-        It has no warm starts, and leaves :attr:`last_solve` and :attr:`last_adjoint` alone.
+        It starts cold, and leaves :attr:`last_solve` and :attr:`last_adjoint` alone.
 
         Args:
             silent: Whether it may leave failures to a status, if this network does; else it warns.
@@ -184,17 +182,9 @@ class EquilibriumNetwork(Network[A], Generic[A]):
             self,
             options=self.options.exact(silent=silent),
             warm_start=False,
-            _series=Series(),
+            _last=LastSolution(),
             _checked=None,
         )
-
-    def having(self, weights: Mapping[str, Tensor]) -> "EquilibriumNetwork[A]":
-        """A copy of this network that has other tensors in place of its own.
-
-        Args:
-            weights: One for each parameter and each buffer, by name.
-        """
-        return changed_copy(self, tensors=weights)
 
     def well_posedness(self, *, tightness: float = 1e-3) -> WellPosedness:
         """Say whether the loop of recurrent layers is a contraction, with certified bounds.
@@ -209,29 +199,22 @@ class EquilibriumNetwork(Network[A], Generic[A]):
             >>> net.well_posedness().contraction
             True
         """
-        weights = [weight for _, weight in self.turn]
+        weights = [weight for _, weight in self.recurrent_layers]
         return well_posedness(self.gain_bound(), weights, self.architecture, tightness)
 
     def gain_bound(self) -> GainBound:
         """What bounds the gain of the recurrent layers while their weights change."""
-        turn = self.turn
-        return GainBound([gain_factor(layer) for layer, _ in turn], [self._norm()] * len(turn))
+        layers = [layer for layer, _ in self.recurrent_layers]
+        return GainBound([*map(gain_factor, layers)], [self._norm()] * len(layers))
 
     def _norm(self) -> WeightNorm:
         """How the norm of a recurrent layer's weights is bounded."""
         return MatrixNorm()
 
-    def _warm(self, x: Tensor | None) -> WarmStart | None:
-        if not (self.warm_start and self.training and torch.is_grad_enabled()):
-            return None
-        if x is None or is_wrapped(x):
-            return None
-        return self._series.start(x)
-
     def __getstate__(self) -> dict[str, object]:
-        """Without what was recalled: copies start cold."""
+        """Without the last solution: copies start cold."""
         return {
             **super().__getstate__(),
-            "_series": Series(),
+            "_last": LastSolution(),
             "options": replace(self.options, log=SolveLog()),
         }

@@ -24,8 +24,7 @@ from torch import Tensor
 
 from shoal.architectures import ImplicitArchitecture
 from shoal.core.checks import float_tensor
-from shoal.equilibrium.recurrent.convolution import Padding, convolve
-from shoal.equilibrium.recurrent.layer import Layer
+from shoal.networks.recurrent_layers import Layer, Padding, convolve
 from shoal.numerics.norms import (
     NormBounds,
     dominant_singular_pair,

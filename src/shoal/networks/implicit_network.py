@@ -9,10 +9,10 @@ from torch.nn import Parameter
 
 from shoal.activations import ReLU
 from shoal.architectures import ImplicitNetwork
-from shoal.equilibrium.recurrent.layer import Layer
 from shoal.networks.draw import Source, law_of_entries
 from shoal.networks.equilibrium import EquilibriumNetwork
 from shoal.networks.network import LinearMap, NetworkSpec, Trace, makes_networks_of
+from shoal.networks.recurrent_layers import Layer
 
 
 @final
@@ -45,7 +45,7 @@ class ImplicitNetworkModule(EquilibriumNetwork[ImplicitNetwork]):
         return weights
 
     @property
-    def turn(self) -> list[tuple[Layer, Tensor]]:
+    def recurrent_layers(self) -> list[tuple[Layer, Tensor]]:
         r"""The ReLU and $\gamma/\sqrt m$, with $A$."""
         layer = Layer(ReLU(), self.architecture.gamma / math.sqrt(self.spec.width))
         return [(layer, self.recurrent)]

@@ -8,10 +8,10 @@ from torch import Tensor
 
 from shoal.activations import Activation, Affine
 from shoal.architectures import DEQ, Cell, ImplicitArchitecture
-from shoal.equilibrium.recurrent.layer import Layer
 from shoal.networks.equilibrium import EquilibriumNetwork
 from shoal.networks.layered import LayeredNetwork
 from shoal.networks.network import LinearMap, Trace, makes_networks_of
+from shoal.networks.recurrent_layers import Layer
 
 A = TypeVar("A", bound=ImplicitArchitecture)
 
@@ -27,7 +27,7 @@ class LoopNetwork(LayeredNetwork[A], EquilibriumNetwork[A], Generic[A]):
     """
 
     @property
-    def turn(self) -> list[tuple[Layer, Tensor]]:
+    def recurrent_layers(self) -> list[tuple[Layer, Tensor]]:
         """The recurrent layers, one after the other, with their weights."""
         return [
             (
@@ -87,7 +87,7 @@ class LoopNetwork(LayeredNetwork[A], EquilibriumNetwork[A], Generic[A]):
     def _states(self, z: Tensor, into: tuple[Tensor, ...]) -> list[Tensor]:
         """What the weights of each layer see."""
         states = [z]
-        for (layer, weight), entry in zip(self.turn[:-1], into[:-1], strict=True):
+        for (layer, weight), entry in zip(self.recurrent_layers[:-1], into[:-1], strict=True):
             inner = layer.preactivation(states[-1], entry, weight)
             states.append(layer.activation.function(inner))
         return states

@@ -12,7 +12,7 @@ from torch.nn import Module
 
 from shoal.core.checks import as_tensor, check_layout, float_tensor
 from shoal.core.torch_compat import changed_copy, pytree, submodules
-from shoal.equilibrium.solve_options import SolveOptions
+from shoal.equilibrium.gradients import SolveOptions
 from shoal.networks.network import Network
 
 Inputs = Tensor | tuple[Any, ...] | Mapping[str, Any]  # as users give them

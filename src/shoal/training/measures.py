@@ -66,14 +66,17 @@ class Measures:
         """A certified bound of the gain; where there are several networks, of the largest."""
         below_one = math.nextafter(1.0, 0.0)
         pairs = zip(objective.equilibria, self._gains, strict=True)
-        uppers = [bound.upper([w.detach() for _, w in one.turn], below_one) for one, bound in pairs]
+        uppers = [
+            bound.upper([w.detach() for _, w in one.recurrent_layers], below_one)
+            for one, bound in pairs
+        ]
         return max(uppers, default=0.0)
 
     def _gain(self, objective: Objective) -> dict[str, float]:
         """The gain of the recurrent layer and its bound."""
         gains = []
         for one, bound in zip(objective.equilibria, self._gains, strict=True):
-            weights = zip(bound.factors, bound.norms, one.turn, strict=True)
+            weights = zip(bound.factors, bound.norms, one.recurrent_layers, strict=True)
             norms = (f * norm.estimate(w.detach()) for f, norm, (_, w) in weights)
             gains.append(math.prod(norms))
         return {"gain": max(gains), "gain_upper": self.gain_upper(objective)} if gains else {}

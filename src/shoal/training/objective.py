@@ -13,7 +13,7 @@ from torch.nn import Module, Parameter
 from shoal.activations.description import description
 from shoal.core.checks import as_tensor, float_tensor
 from shoal.core.files import checksum
-from shoal.equilibrium.solve_options import SolveOptions
+from shoal.equilibrium.gradients import SolveOptions
 from shoal.networks import EquilibriumNetwork, Network
 from shoal.networks.modules import ModuleInputs, check_whole, exact, solve_options
 

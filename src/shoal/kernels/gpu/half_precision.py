@@ -245,7 +245,7 @@ class RoundedProducts:
 
 def rounded_products(plan: "Plan", kernel: int) -> RoundedProducts | None:
     """Products in reduced precision, where the kernel is a function of the angle alone."""
-    if not plan.symmetric or not isinstance(plan.wide, Surface):
+    if not plan.symmetric or plan.wide is None:
         return None
     known = plan.function.architecture.positively_homogeneous or bool((plan.left.norm > 0).all())
     return RoundedProducts(plan, plan.wide, kernel) if known else None

@@ -21,7 +21,7 @@ from triton.language.extra import libdevice
 
 from shoal.core.caches import cached
 from shoal.kernels.approximations.surface import Span, Surface, padded, shortened, to_unit
-from shoal.kernels.blocks import Block, Blocks, Directions, EvaluatedBlock, Pair, Some, extremes
+from shoal.kernels.blocks import Block, Blocks, Directions, EvaluatedBlock, Pair, Some
 from shoal.kernels.gpu.half_precision import SplitDirections
 from shoal.numerics import chebyshev_basis, chebyshev_nodes
 
@@ -63,9 +63,7 @@ class Tiles(Blocks):
         else:
             _evaluate_rows(form, block.rows.features @ series, block, (both[0], both[1]), beyond)
             mirrored = None
-        return EvaluatedBlock(
-            lambda: extremes(cosine), _on_host(beyond), mirrored=mirrored is not None
-        )
+        return EvaluatedBlock(_on_host(beyond), mirrored=mirrored is not None)
 
     def mirror(self, matrix: Tensor, rows: slice) -> None:
         """Copy what a strip of rows of a square matrix has above the diagonal to below it."""

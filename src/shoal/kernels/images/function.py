@@ -4,14 +4,19 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from shoal.architectures import Architecture, ImageArchitecture, Layers
 from shoal.core.exceptions import AccuracyError
-from shoal.kernels.arguments import check_memory, check_size, checked_images, work_space
+from shoal.kernels.arguments import (
+    check_memory,
+    check_size,
+    checked_image_samples,
+    checked_images,
+    work_space,
+)
 from shoal.kernels.blocks import Some, backend_for
 from shoal.kernels.function import (
     KernelFunction,
@@ -71,9 +76,9 @@ class ImageKernels:
         """The images of rows and columns, or an error that says what is wrong with them."""
         return checked_images(self.architecture, x1, x2, diag=diag, empty=True)
 
-    def points(self, x1: object, x2: object | None = None) -> tuple[Tensor, Tensor | None]:
-        """The same, where there must be some."""
-        return checked_images(self.architecture, x1, x2)
+    def samples(self, name: str, x: object) -> Tensor:
+        """Images, at least one, or an error that says what is wrong with them."""
+        return checked_image_samples(name, x, self.architecture)
 
     def plan(self, first: Tensor, second: Tensor | None, memory: int | None = None) -> "ImagePlan":
         """How the matrix of images without gradients is computed."""
@@ -136,11 +141,6 @@ def chosen_kernels(
     changed = with_values(architecture, named)
     assert isinstance(changed, ImageArchitecture)
     return ImageKernels(changed, architecture.check_trainable(trainable), named)
-
-
-def checked_points(function: KernelFunction | ImageKernels, name: str, x: Any) -> Tensor:  # noqa: ARG001
-    """Return inputs that kernels take, vectors or images, without batches; or say why not."""
-    return function.points(x)[0]
 
 
 @dataclass(frozen=True, eq=False)

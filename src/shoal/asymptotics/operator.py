@@ -16,8 +16,6 @@ from shoal.numerics.operator import Operator, like_factor
 if TYPE_CHECKING:
     from linear_operator import LinearOperator
 
-_BLOCK = 2**26  # bytes of float64 rows at a time, where the data are float32
-
 
 class _Reflections(NamedTuple):
     """Householder reflections, in LAPACK's form, and the triangle that they leave."""
@@ -59,12 +57,11 @@ class Basis:
 
     def compress(self, scale: float, core: Tensor) -> Tensor:
         r"""$Q^T (\alpha X X^T + U S U^T) Q$ without its zeros, of size ``rank``, in float64."""
-        features = self.inputs.shape[1]
         if self._reflections is None:
             rows = torch.cat((self.inputs.double(), self.columns.double()), dim=1)
         else:
             rows = self._reflections.triangle
-        left, right = rows[:, :features], rows[:, features:]
+        left, right = rows.tensor_split([self.inputs.shape[1]], dim=1)
         return scale * left @ left.T + right @ core @ right.T
 
     def rotate(self, vectors: Tensor, *, back: bool = False) -> Tensor:
@@ -74,38 +71,14 @@ class Basis:
         factors, scales, _ = self._reflections
         return torch.ormqr(factors, scales, vectors, transpose=not back)
 
-    def product(self, scale: float, core: Tensor, vectors: Tensor, left: "Basis") -> Tensor:
-        r"""$(\alpha X' X^T + U' S U^T) v$ in the dtype of $v$, maybe wider than that of $X$.
-
-        Args:
-            scale: $\alpha$.
-            core: $S$.
-            vectors: $v$, in columns.
-            left: $[X', U']$, itself or another one.
-        """
-        inner = vectors.new_zeros(self.inputs.shape[1], vectors.shape[1])
-        for rows in self._blocks(vectors.dtype):
-            inner += self.inputs[rows].to(vectors).T @ vectors[rows]
-        through = core.to(vectors) @ (self.columns.to(vectors).T @ vectors)
-        result = left.columns.to(vectors) @ through
-        for rows in left._blocks(vectors.dtype):
-            result[rows] += scale * (left.inputs[rows].to(vectors) @ inner)
-        return result
-
-    def _blocks(self, dtype: torch.dtype) -> list[slice]:
-        size = self.samples
-        if dtype != self.inputs.dtype:
-            size = max(1, _BLOCK // (self.inputs.shape[1] * dtype.itemsize))
-        return [slice(start, start + size) for start in range(0, self.samples, size)]
-
     @cached_property
     def _reflections(self) -> _Reflections | None:
-        features, extra = self.inputs.shape[1], self.columns.shape[1]
-        if features + extra >= self.samples:
+        width = self.inputs.shape[1] + self.columns.shape[1]
+        if width >= self.samples:
             return None
         both = torch.cat((self.inputs.double(), self.columns.double()), dim=1)
         vectors, scales = torch.geqrf(both)
-        return _Reflections(vectors, scales, vectors[: features + extra].triu())
+        return _Reflections(vectors, scales, vectors[:width].triu())
 
 
 class CrossOperator(Operator):
@@ -136,7 +109,12 @@ class CrossOperator(Operator):
         return self.right.inputs
 
     def _product(self, vectors: Tensor) -> Tensor:
-        return self.right.product(self.scale, self.core, vectors, self.left)
+        """The product in the dtype of the columns, which may be wider than that of $X$."""
+        left, right = self.left, self.right
+        inner = right.inputs.to(vectors).T @ vectors
+        through = self.core.to(vectors) @ (right.columns.to(vectors).T @ vectors)
+        result = left.columns.to(vectors) @ through
+        return result.addmm_(left.inputs.to(vectors), inner, alpha=self.scale)
 
     @in_standard_settings
     def to_dense(self) -> Any:
@@ -155,11 +133,10 @@ class CrossOperator(Operator):
 class EquivalentOperator(CrossOperator):
     r"""A symmetric matrix $\alpha X X^T + U S U^T + \delta I$, in the memory of $X$.
 
-    $X$ has shape (n, p), $U$ a few columns, and $S$ may be indefinite. Products cost $O(np)$. All
-    else rests on one factorization in float64, of $O(np \min(n, p))$ operations, which is made when
-    first needed, kept, and shared with the other kernel of the same data. NumPy arrays give NumPy
-    arrays. Factors must be on its device and must not require gradients; :meth:`linear_operator`
-    has those.
+    $X$ has shape (n, p), $U$ a few columns, and $S$ may be indefinite. Products cost $O(np)$.
+    Everything else rests on one factorization in float64, of $O(np \min(n, p))$ operations, which
+    is made when first needed, kept, and shared with the other kernel of the same data. NumPy
+    arrays give NumPy arrays. Factors must be on its device and must not require gradients.
 
     Args:
         basis: $X$ and $U$.
@@ -201,12 +178,13 @@ class EquivalentOperator(CrossOperator):
     def _product(self, vectors: Tensor) -> Tensor:
         return self._shifted_product(vectors, self.shift)
 
-    @in_standard_settings
-    def to_dense(self) -> Any:
-        """The matrix itself."""
-        result = self._dense()
+    def _shifted_product(self, vectors: Tensor, shift: float) -> Tensor:
+        return super()._product(vectors) + shift * vectors
+
+    def _dense(self) -> Tensor:
+        result = super()._dense()
         result.diagonal().add_(self.shift)
-        return self._out((result + result.T) / 2)  # symmetric to the last digit
+        return (result + result.T) / 2  # symmetric to the last digit
 
     @in_standard_settings
     def diagonal(self) -> Any:
@@ -256,7 +234,7 @@ class EquivalentOperator(CrossOperator):
         r"""$\log\det(M + \lambda I)$ of a positive definite matrix, as a number of the dtype.
 
         Raises:
-            ValueError: If it is not positive definite; the text says which shift makes it so.
+            ValueError: If it is not positive definite; the message names a shift that makes it so.
         """
         total = self.shift + real("shift", shift)
         outside = self.basis.samples - self.basis.rank
@@ -264,7 +242,8 @@ class EquivalentOperator(CrossOperator):
             root, failed = torch.linalg.cholesky_ex(self._shifted(total))
             if not int(failed):
                 inside = 2 * root.diagonal().log().sum()
-                return self._out((inside + outside * _log(total, outside)).to(self.dtype))
+                others = outside * math.log(total) if outside else 0.0
+                return self._out((inside + others).to(self.dtype))
         values = self._eigenvalues + (total - self.shift)
         if not bool(values[0] > 0):
             raise ValueError(
@@ -274,14 +253,31 @@ class EquivalentOperator(CrossOperator):
         return self._out(values.log().sum().to(self.dtype))
 
     def linear_operator(self) -> "LinearOperator":
-        """The same matrix for GPyTorch: a ``LinearOperator`` with exact solves and determinants.
+        """The same matrix for GPyTorch, as a ``LinearOperator`` of low rank plus a diagonal.
+
+        Where the low-rank part is indefinite (``center=False``), or has as many columns as there
+        are samples, it is a dense one.
 
         Raises:
             ImportError: If ``linear_operator`` is not installed; the extra ``gpytorch`` brings it.
         """
-        from shoal.asymptotics.linear import EquivalentLinearOperator
-
-        return EquivalentLinearOperator.of(self)
+        try:
+            from linear_operator import to_linear_operator
+            from linear_operator.operators import LowRankRootLinearOperator
+        except ImportError as error:
+            raise ImportError(
+                "EquivalentOperator.linear_operator() needs the package linear_operator, which is "
+                "not installed: pip install 'shoal[gpytorch]'"
+            ) from error
+        x, columns = self.basis.inputs, self.basis.columns
+        values, vectors = torch.linalg.eigh(self.core)
+        rounding = torch.finfo(torch.float64).eps * float(values.abs().max())
+        indefinite = self.scale < 0 or self.shift <= 0 or bool(values[0] < -4 * rounding)
+        if indefinite or self.basis.rank == self.basis.samples:
+            return to_linear_operator(self._dense())
+        root = (vectors * values.clamp_min(0.0).sqrt()).to(columns)
+        low_rank = LowRankRootLinearOperator(torch.cat((self.scale**0.5 * x, columns @ root), 1))
+        return low_rank.add_diagonal(x.new_tensor([self.shift]))
 
     @cached_property
     def _small(self) -> Tensor:
@@ -325,9 +321,6 @@ class EquivalentOperator(CrossOperator):
                 f"about {largest:.1e}; add a shift"
             )
 
-    def _shifted_product(self, vectors: Tensor, shift: float) -> Tensor:
-        return super()._product(vectors) + shift * vectors
-
 
 class CrossOperators(NamedTuple):
     """The equivalents of both kernels between new inputs and old.
@@ -339,7 +332,3 @@ class CrossOperators(NamedTuple):
 
     ck: CrossOperator
     ntk: CrossOperator
-
-
-def _log(value: float, needed: int) -> float:
-    return math.log(value) if needed else 0.0

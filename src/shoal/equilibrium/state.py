@@ -1,15 +1,18 @@
 """States of any shape, tensors or trees of tensors, as rows of numbers: one row per sample."""
 
 import math
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.masked import MaskedTensor
 
-from shoal.core.checks import float_tensor, known_tensor
-from shoal.core.torch_compat import is_mapped, pytree
+from shoal.core.checks import known_tensor
+from shoal.core.torch_compat import pytree
+
+_LEAF = pytree.tree_structure(0)
 
 State = Any  # a tensor, or a tree of tensors: tuples, lists, dictionaries, as PyTorch knows them
 
@@ -19,22 +22,29 @@ class StateLayout:
     """How the tensors of a state lie in rows.
 
     Attributes:
-        tree: How they are arranged in the state.
+        tree: Their arrangement in the state.
         shapes: Their shapes, for one sample.
         batched: Whether their first dimension counts samples; else all of it is one.
         orders: Their dimensions in the order in which they lie in memory, by which rows are
-            filled, so that states of images with channels last stay what they are.
+            filled, so that states of images with channels last stay as they are.
+        is_rows: Whether a state is its rows, as most are; calls of a small cell are short.
     """
 
     tree: pytree.TreeSpec
     shapes: tuple[torch.Size, ...]
     batched: bool
     orders: tuple[tuple[int, ...], ...]
+    is_rows: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Recognize a tensor of two dimensions."""
+        matrix = self.tree.is_leaf() and len(self.shapes[0]) == 1 and self.orders == ((),)
+        object.__setattr__(self, "is_rows", matrix and self.batched)
 
     @classmethod
     def of(cls, state: State, *, batched: bool = True) -> "StateLayout":
-        """The layout of a state to start from, after a look at its tensors."""
-        leaves, tree = pytree.tree_flatten(state)
+        """The layout of a state to start from, after a check of its tensors."""
+        leaves, tree = ([state], _LEAF) if type(state) is Tensor else pytree.tree_flatten(state)
         if not leaves:
             raise ValueError(f"z0 must hold at least one tensor, got {state!r}")
         if other := [leaf for leaf in leaves if not isinstance(leaf, Tensor)]:
@@ -42,13 +52,13 @@ class StateLayout:
                 "z0 must be a tensor, or a tuple, list or dictionary of tensors, or what else "
                 f"torch.utils._pytree knows as a tree, got {type(other[0]).__name__}"
             )
-        tensors = [  # the numbers of a tensor that is mapped over cannot be looked at
-            (known_tensor if is_mapped(leaf) else float_tensor)("z0", leaf) for leaf in leaves
-        ]
-        kinds = {f"{tensor.dtype} on {tensor.device}" for tensor in tensors}
+        refuse_masked("z0", leaves)
+        tensors = [known_tensor("z0", leaf) for leaf in leaves]
+        kinds = {(tensor.dtype, tensor.device) for tensor in tensors}
         if len(kinds) > 1:
             raise ValueError(
-                "z0 must have tensors of one dtype on one device, got " + ", ".join(sorted(kinds))
+                "z0 must have tensors of one dtype on one device, got "
+                + ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
             )
         shapes = tuple(tensor.shape for tensor in tensors)
         orders = tuple(_order(tensor, batched=batched) for tensor in tensors)
@@ -64,13 +74,11 @@ class StateLayout:
             )
         return cls(tree, tuple(shape[1:] for shape in shapes), batched, orders)
 
-    @cached_property
-    def _is_tensor(self) -> bool:
-        """Whether the state is a tensor, as most are; calls of a small cell are short."""
-        return self.tree.is_leaf()
-
     def rows(self, state: State) -> Tensor:
         """A state as rows, of shape (samples, size)."""
+        if self.is_rows:
+            tensor: Tensor = state
+            return tensor
         return self._joined(pytree.tree_leaves(state))
 
     def _joined(self, leaves: list[Tensor]) -> Tensor:
@@ -83,57 +91,68 @@ class StateLayout:
         return flat[0] if len(flat) == 1 else torch.cat(flat, 1)
 
     def state(self, rows: Tensor) -> State:
-        """The state that lies in rows, which need not be all of them."""
-        if self._is_tensor:
-            return self._tensor(rows, self.shapes[0], self.orders[0])
+        """The state that lies in rows."""
+        if self.is_rows:
+            return rows
         parts = rows.split([math.prod(shape) for shape in self.shapes], 1)
-        leaves = map(self._tensor, parts, self.shapes, self.orders)
+        leaves = [*map(self._tensor, parts, self.shapes, self.orders)]
         return pytree.tree_unflatten(leaves, self.tree)
 
     def _tensor(self, rows: Tensor, shape: torch.Size, order: tuple[int, ...]) -> Tensor:
-        """One of the tensors, of its rows."""
+        """One of the tensors, from its rows."""
         whole = (rows.shape[0], *shape) if self.batched else shape
         if not order:
             return rows.reshape(whole)
         back = sorted(range(len(order)), key=order.__getitem__)
         return rows.reshape([whole[dim] for dim in order]).permute(back)
 
-    def returned(self, value: State, given: Tensor, *, cast: bool = False) -> Tensor:
-        """What a map returned as rows, or say why it is no state like the one that it was given.
+    def returned(self, value: State, rows: Tensor, *, cast: bool = False) -> Tensor:
+        """A map's value as rows, or an error if it is no state like the given one.
 
         Args:
-            value: What it returned.
-            given: What it was given, as rows.
-            cast: Whether it may be of another dtype, as under autocast.
+            value: The value.
+            rows: The state that the map was given, as rows.
+            cast: Whether the value may have another dtype, as under autocast.
         """
-        count = (given.shape[0],) if self.batched else ()
+        if (
+            self.is_rows
+            and isinstance(value, Tensor)
+            and value.shape == rows.shape
+            and value.dtype == rows.dtype
+        ):
+            return value
+        count = (rows.shape[0],) if self.batched else ()
         expected = [(*count, *shape) for shape in self.shapes]
-        kind = expected[0], given.dtype
-        if self._is_tensor and isinstance(value, Tensor) and (value.shape, value.dtype) == kind:
-            return self._joined([value])
         try:
             leaves = self.tree.flatten_up_to(value)  # of dictionaries in the order of z0
         except ValueError:
             leaves = [value]
         if len(leaves) != len(expected) or not all(isinstance(leaf, Tensor) for leaf in leaves):
-            wanted = _described(pytree.tree_unflatten(map(torch.Size, expected), self.tree))
-            like = "a tensor of shape" if self._is_tensor else "a state like z0, of shapes"
+            wanted = _described(pytree.tree_unflatten([*map(torch.Size, expected)], self.tree))
+            like = "a tensor of shape" if self.tree.is_leaf() else "a state like z0, of shapes"
             raise ValueError(f"f must return {like} {wanted}, got {_described(value)}")
         for leaf, shape in zip(leaves, expected, strict=True):
             if leaf.shape != shape:
                 raise ValueError(
                     f"f must return a tensor of shape {shape}, got {tuple(leaf.shape)}"
                 )
-            if leaf.dtype != given.dtype and not (cast and leaf.is_floating_point()):
-                raise TypeError(
-                    f"f must return dtype {given.dtype} for a z of it, got {leaf.dtype}"
-                )
-        return self._joined(leaves).to(given.dtype)
+            if leaf.dtype != rows.dtype and not (cast and leaf.is_floating_point()):
+                raise TypeError(f"f must return dtype {rows.dtype} for a z of it, got {leaf.dtype}")
+        return self._joined(leaves).to(rows.dtype)
+
+
+def refuse_masked(name: str, tensors: Iterable[Tensor]) -> None:
+    """Refuse masked tensors, of which most operations have no derivative."""
+    if any(isinstance(tensor, MaskedTensor) for tensor in tensors):
+        raise TypeError(
+            f"{name} must be plain tensors, got a MaskedTensor; give its values, and the mask as "
+            "another input"
+        )
 
 
 def _order(tensor: Tensor, *, batched: bool) -> tuple[int, ...]:
     """The dimensions from the one with the largest steps in memory; none if that is their order."""
-    if is_mapped(tensor) or tensor.is_contiguous():
+    if tensor.is_contiguous():
         return ()
     strides = tensor.stride()
     order = tuple(sorted(range(tensor.dim()), key=lambda dim: -strides[dim]))

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from shoal.core.checks import integer, real
-from shoal.equilibrium.solvers.base import Solver
-from shoal.equilibrium.solvers.problem import Evaluation, Problem, sizes
+from shoal.core.torch_compat import largest
+from shoal.equilibrium.problem import Problem
+from shoal.equilibrium.solver import Solver, row_sizes
 from shoal.numerics.row_spaces import RowSpaces
 
 _SHORTEST = 2.0**-10  # a step that is halved more often is taken anyway
@@ -72,16 +73,15 @@ class NewtonKrylov(Solver):
         problem: Problem,
         state: _Search,
         z: Tensor,
-        evaluation: Evaluation,
-        excess: float,  # noqa: ARG002
-    ) -> tuple[Tensor, _Search, int]:
+        value: Tensor,
+    ) -> tuple[Tensor, _Search]:
         """Halve the last step where it made things worse; elsewhere make the next one."""
-        off = evaluation.value - z
-        size = torch.where(state.size > 0, state.size, sizes(off))
+        off = value - z
+        size = torch.where(state.size > 0, state.size, row_sizes(off))
         off = off / size
         residual = off.norm(dim=1)
         good = (residual < state.residual) | (state.length < _SHORTEST)
-        direction, products = self._direction(problem, z, off)
+        direction = self._direction(problem, z, off)
         keep = good[:, None]
         state = _Search(
             torch.where(keep, z, state.origin),
@@ -91,9 +91,9 @@ class NewtonKrylov(Solver):
             size,
         )
         step = state.length[:, None] * state.direction
-        return torch.addcmul(state.origin, step, size), state, products
+        return torch.addcmul(state.origin, step, size), state
 
-    def _direction(self, problem: Problem, z: Tensor, right: Tensor) -> tuple[Tensor, int]:
+    def _direction(self, problem: Problem, z: Tensor, right: Tensor) -> Tensor:
         """GMRES for all rows at once, each with its own Krylov space."""
         size = right.norm(dim=1)
         spaces, product = RowSpaces(right), problem.derivative_at(z)
@@ -101,9 +101,9 @@ class NewtonKrylov(Solver):
             last = spaces.basis[-1]
             spaces.add(last - product(last))
             weights, left = _least_squares(spaces.coordinates, size)
-            if count == z.shape[1] or bool((left <= self.inner_rtol * size).all()):
+            if count == z.shape[1] or largest(left - self.inner_rtol * size) <= 0:
                 break
-        return torch.einsum("nkd,nk->nd", torch.stack(spaces.basis[:-1], 1), weights), count
+        return torch.einsum("nkd,nk->nd", torch.stack(spaces.basis[:-1], 1), weights)
 
 
 def _least_squares(hessenberg: Tensor, size: Tensor) -> tuple[Tensor, Tensor]:

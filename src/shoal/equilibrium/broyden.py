@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from shoal.core.checks import integer
-from shoal.equilibrium.solvers.base import Solver
-from shoal.equilibrium.solvers.problem import Evaluation, Problem, sizes
+from shoal.equilibrium.problem import Problem
+from shoal.equilibrium.solver import Solver, row_sizes
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,12 +74,11 @@ class Broyden(Solver):
         problem: Problem,  # noqa: ARG002
         state: _Inverse,
         z: Tensor,
-        evaluation: Evaluation,
-        excess: float,  # noqa: ARG002
-    ) -> tuple[Tensor, _Inverse, int]:
+        value: Tensor,
+    ) -> tuple[Tensor, _Inverse]:
         """Update the inverse, then make Newton's step with it."""
-        residual = evaluation.value - z
-        size = state.size or (sizes(residual),)
+        residual = value - z
+        size = state.size or (row_sizes(residual),)
         residual = residual / size[0]
         left, right = state.left, state.right
         if len(left) >= self.history:
@@ -95,4 +94,4 @@ class Broyden(Solver):
             u = (dz - state.apply(dr)) / torch.where(safe, curvature, 1.0)
             left, right = (*left, torch.where(safe, u, 0.0)), (*right, v)
         state = _Inverse((z,), (residual,), size, left, right)
-        return torch.addcmul(z, state.apply(residual), size[0]), state, 0
+        return torch.addcmul(z, state.apply(residual), size[0]), state

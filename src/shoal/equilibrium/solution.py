@@ -1,10 +1,11 @@
-"""What a solve returns, and what is done about a solve that failed."""
+"""The result of a solve: a status for each sample, its meaning, and what is done about failures."""
 
 import sys
 import warnings
 from collections import Counter
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
 from typing import Literal
 
 import torch
@@ -12,13 +13,80 @@ from torch import Tensor
 
 from shoal.core.checks import one_of
 from shoal.core.exceptions import ConvergenceError, ConvergenceWarning
-from shoal.core.torch_compat import pytree
-from shoal.equilibrium.solvers.status import Status, remedies
+from shoal.core.torch_compat import is_wrapped, physical, pytree
 
 OnFailure = Literal["raise", "warn", "status"]
 _OURS = ("shoal.", "torch.", "contextlib")  # modules of calls that users have not written
 _SHOWN = 5  # failed samples that a message names
 _ROUNDED = 300.0  # units of rounding within which a residual may be nothing else
+
+
+class Status(IntEnum):
+    """How the solve of one sample ended.
+
+    Example:
+        >>> from shoal.equilibrium import Status
+        >>> Status.STAGNATED.message
+        'the residual stopped falling'
+    """
+
+    CONVERGED = 0
+    OUT_OF_STEPS = 1
+    DIVERGED = 2
+    NOT_FINITE = 3
+    STAGNATED = 4
+
+    @property
+    def message(self) -> str:
+        """What happened."""
+        return _MESSAGES[self]
+
+    @property
+    def remedy(self) -> str:
+        """What to try, the most certain first."""
+        return remedies(self)
+
+
+_MESSAGES = {
+    Status.CONVERGED: "the residual met the tolerance",
+    Status.OUT_OF_STEPS: "max_steps was reached before the residual met the tolerance",
+    Status.DIVERGED: "the residual or the iterate grew without bound",
+    Status.NOT_FINITE: "the map returned NaN or infinity",
+    Status.STAGNATED: "the residual stopped falling",
+}
+_BOUNDED = (
+    "keep the norms of recurrent weights that are trained small, below one to be sure "
+    "(GainConstraint), or the Jacobian (jacobian_penalty)"
+)
+_STEPS, _TOLERANCE = "more steps (max_steps)", "a larger rtol, or float64"
+_SOLVERS = {  # the most able first
+    "NewtonKrylov": "the solver NewtonKrylov(), which needs no contraction",
+    "Broyden": "the solver Broyden()",
+    "Anderson": "the solver Anderson()",
+}
+
+
+def remedies(status: Status, *, tried: Collection[str] | None = (), rounded: bool = False) -> str:
+    """What helps, the most certain first.
+
+    Args:
+        status: How the solve ended.
+        tried: The names of solvers that have failed; ``None`` if another one would not be taken.
+        rounded: Whether the residual is not far above the rounding of its dtype.
+    """
+    if status == Status.CONVERGED:
+        return "nothing to do"
+    if status == Status.NOT_FINITE:
+        return "check the inputs and the weights for NaN, infinity and overflow"
+    names = [] if tried is None else [name for name in _SOLVERS if name not in tried]
+    others = [_SOLVERS[name] for name in names[:1]]
+    if status == Status.DIVERGED:
+        several = [_BOUNDED, *others]
+    elif status == Status.OUT_OF_STEPS:
+        several = [_STEPS, *others, _BOUNDED, _TOLERANCE]
+    else:
+        several = [_TOLERANCE, *others] if rounded else [_BOUNDED, *others, _TOLERANCE]
+    return "; ".join(f"({number}) {text}" for number, text in enumerate(several, 1))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -44,33 +112,13 @@ class Solution:
     note: str = ""
     log: "SolveLog | None" = None
 
-    @classmethod
-    def of_steps(cls, value: Tensor, residual: Tensor, steps: int) -> "Solution":
-        """All samples converged, after the same number of steps.
-
-        Tensors that only say so are made when they are asked for.
-        """
-        solution = object.__new__(cls)
-        known = {"value": value, "residual": residual, "evaluations": steps + 1, "_steps": steps}
-        solution.__dict__.update(known, note="", log=None)
-        return solution
-
-    def __getattr__(self, name: str) -> Tensor:
-        """What was not made yet."""
-        known = self.__dict__
-        if name not in ("status", "steps") or "_steps" not in known:
-            raise AttributeError(f"a Solution has no attribute {name!r}")
-        dtype, number = (torch.int8, 0) if name == "status" else (torch.int32, known["_steps"])
-        residual = known["residual"]
-        made = torch.full_like(residual, number, dtype=dtype)
-        known[name] = made
-        return made
-
-    def with_value(self, value: Tensor) -> "Solution":
-        """This solution with another value."""
-        solution = object.__new__(type(self))
-        solution.__dict__.update(self.__dict__, value=value)
-        return solution
+    def on_host(self) -> "Solution":
+        """This solution without transforms: samples that are mapped over are rows like others."""
+        if not is_wrapped(self.status):
+            return self
+        status, residual, steps = map(physical, (self.status, self.residual, self.steps))
+        value = physical(self.value, 1)
+        return replace(self, value=value, status=status, residual=residual, steps=steps)
 
     @property
     def adjoint(self) -> "Solution | None":
@@ -145,6 +193,7 @@ class SolveLog:
         solves: How many solves there were, by pass.
         samples: How many samples they had.
         failures: How many of these failed, by pass and by how they did.
+        said: The number of the solve after which a failure was reported last, by pass.
     """
 
     forward: Solution | None = None
@@ -155,9 +204,13 @@ class SolveLog:
     failures: dict[str, Counter[Status]] = field(
         default_factory=lambda: {"forward": Counter(), "backward": Counter()}
     )
+    said: Counter[str] = field(default_factory=Counter)
 
     def keep(self, where: str, found: Solution, *, converged: bool) -> bool:
         """Take an outcome in; returns whether there is something to say of it.
+
+        Failures of a kind that is known are said again while more than half of all samples fail,
+        each time after ten times as many solves.
 
         Args:
             where: ``"forward"`` or ``"backward"``.
@@ -172,7 +225,11 @@ class SolveLog:
         kinds, known = found.failures, self.failures[where]
         new = not self.once or any(kind not in known for kind in kinds)
         known.update(kinds)
-        return new
+        often = known.total() > self.samples[where] / 2
+        if new or (often and self.solves[where] >= 10 * self.said[where]):
+            self.said[where] = self.solves[where]
+            return True
+        return False
 
     def __str__(self) -> str:
         """A line for each pass."""
@@ -189,6 +246,30 @@ class SolveLog:
             f"{n} {kind.name.lower().replace('_', ' ')}" for kind, n in failed.items()
         )
         return f"{where}: {many}, {failed.total()} of {samples} samples failed ({kinds})"
+
+
+class LastSolution:
+    """The last solution of a layer, from which the next solve may start.
+
+    Attributes:
+        value: The solution, in rows, if there is one.
+    """
+
+    def __init__(self) -> None:
+        self.value: Tensor | None = None
+
+    def instead_of(self, start: Tensor) -> Tensor:
+        """The last solution, if it is like a start, else that."""
+        last = self.value
+        kind = (start.shape, start.dtype, start.device)
+        if last is None or is_wrapped(start) or (last.shape, last.dtype, last.device) != kind:
+            return start
+        return last
+
+    def keep(self, found: Solution) -> None:
+        """Remember a solution; nothing, if a sample has failed or a transform is at work."""
+        forget = is_wrapped(found.value) or bool((found.status != Status.CONVERGED).any())
+        self.value = None if forget else found.value.detach().clone()
 
 
 def _rounds(tensor: Tensor) -> bool:

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from shoal.core.checks import integer, real
-from shoal.equilibrium.solvers.base import Solver
-from shoal.equilibrium.solvers.problem import Evaluation, Problem, sizes
+from shoal.equilibrium.problem import Problem
+from shoal.equilibrium.solver import Solver, row_sizes
 
 _RIDGE = 10.0  # in units of the rounding error: what keeps dependent differences harmless
 
@@ -35,7 +35,7 @@ class _History:
 
     def extended(self, z: Tensor, residual: Tensor, history: int) -> "_History":
         """This history with one more iterate, and no more than ``history`` differences."""
-        size = self.size or (sizes(residual),)
+        size = self.size or (row_sizes(residual),)
         residual = residual / size[0]
         if not self.z:
             return _History((z,), (residual,), size)
@@ -116,17 +116,16 @@ class Anderson(Solver):
         problem: Problem,  # noqa: ARG002
         state: _History,
         z: Tensor,
-        evaluation: Evaluation,
-        excess: float,  # noqa: ARG002
-    ) -> tuple[Tensor, _History, int]:
+        value: Tensor,
+    ) -> tuple[Tensor, _History]:
         """Combine."""
-        residual = evaluation.value - z
+        residual = value - z
         state = state.extended(z, residual, self.history)
-        new = evaluation.value if self.mixing == 1 else z + self.mixing * residual
+        new = value if self.mixing == 1 else z + self.mixing * residual
         if not state.dr:
-            return new, state, 0
+            return new, state
         gamma = state.weights().to(z.dtype)
         for column, (dz, dr) in enumerate(zip(state.dz, state.dr, strict=True)):
             factor = gamma[:, column, None]
             new = new - factor * torch.addcmul(dz, dr, state.size[0], value=self.mixing)
-        return new, state, 0
+        return new, state

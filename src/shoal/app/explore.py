@@ -1,0 +1,67 @@
+"""``shoal explore``: a page on which a deep equilibrium model can be changed interactively."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from shoal.app import options
+from shoal.app.options import left_out
+
+
+def explore(
+    context: typer.Context,
+    data: Annotated[
+        str | None, typer.Argument(help=f"By default two classes. {options.DATA_HELP}")
+    ] = None,
+    label: options.Label = None,
+    n: options.Samples = None,
+    standardize: options.Standardize = None,
+    activation: options.Activation = "tanh",
+    recurrent_variance: options.RecurrentVariance = 0.2,
+    input_variance: options.InputVariance = 0.8,
+    out: Annotated[
+        Path,
+        typer.Option("--out", "--output", metavar="FILE", help="The page; its folder is made."),
+    ] = Path("explorer.html"),
+    json: options.Json = False,
+) -> None:
+    """A page to explore a DEQ, with your data.
+
+    Where the kernel exists, how fast a solver is, the kernel and its shallow twin, the spectrum,
+    training and learning move with activation, variances, norm and p/n. The page needs no server
+    and no network. With DATA it uses the norms, the covariance and the labels; the inputs are
+    centered and scaled as by analyze.
+
+    Examples: shoal explore; shoal explore x.npz --out pages/mine.html --activation relu.
+    """
+    from shoal.app import output
+    from shoal.app.explorer import explorer_page, population_of, two_classes
+    from shoal.app.inputs import load_inputs
+    from shoal.core import checks
+    from shoal.core.files import json_text, write_text
+
+    checks.real("--recurrent-variance", recurrent_variance, at_least=0)
+    checks.real("--input-variance", input_variance, above=0)
+    if out.suffix != ".html" or out.is_dir():
+        raise ValueError(f"--out must be a file that ends in .html, got {str(out)!r}")
+    with output.working("Summarizing the data"):
+        if data is None:
+            left_out(context, "label n standardize", "without DATA")
+            population = two_classes()
+        else:
+            population = population_of(load_inputs(data, label=label, n=n, standardize=standardize))
+        page = explorer_page(
+            population,
+            activation=activation,
+            recurrent_variance=recurrent_variance,
+            input_variance=input_variance,
+            command=output.command_line(),
+        )
+    output.prepare(out.parent)
+    write_text(out, page)
+    if json:
+        document = {"page": str(out), "bytes": len(page.encode())}
+        typer.echo(json_text(document | {"population": population.document()}), nl=False)
+    else:
+        output.note(f"Written: {out}. It opens in any browser, from the disk.")

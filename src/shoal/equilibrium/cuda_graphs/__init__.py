@@ -1,1 +1,0 @@
-"""Solves that recur on a GPU, recorded as CUDA graphs."""

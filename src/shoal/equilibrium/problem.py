@@ -1,0 +1,396 @@
+"""Fixed-point problems, as solvers see them: a map on rows of numbers, one row per sample."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from copy import copy
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from shoal.core.torch_compat import (
+    below_unmapped,
+    is_wrapped,
+    kept_buffers,
+    lent_tensors,
+    named_tensors,
+    pytree,
+    version,
+    vjp,
+    without_fused_attention,
+)
+from shoal.equilibrium.state import State, StateLayout, refuse_masked
+
+Product = Callable[[Tensor], Tensor]
+
+
+class Linearization:
+    r"""A map near a point, by reverse mode alone: $Jk$ is the derivative of $g \mapsto J^\top g$.
+
+    Attributes:
+        z: The point.
+        value: $f(z)$, with a graph to all that the map depends on.
+        pull: $J^\top g$, by autograd.
+        samples_coupled: Whether samples may depend on each other.
+    """
+
+    def __init__(self, problem: "Problem", z: Tensor) -> None:
+        self.z, self.samples_coupled = z, problem.samples_coupled
+        self.value, self.pull = vjp(problem.evaluate, z)
+
+    @cached_property
+    def push(self) -> Product:
+        r"""$Jk$, by differentiating $J^\top g$ by autograd."""
+        return vjp(self.pull, torch.zeros_like(self.z))[1]
+
+
+class Problem(ABC):
+    """A map whose fixed point is wanted for each row.
+
+    Attributes:
+        evaluations: How often it was evaluated, or a product with its Jacobian was formed.
+        samples_coupled: Whether samples may depend on each other, for all that is known.
+    """
+
+    evaluations: int = 0
+    samples_coupled: bool = True
+
+    @abstractmethod
+    def evaluate(self, z: Tensor) -> Tensor:
+        """The map at ``z``, of shape (samples, size)."""
+
+    @property
+    @abstractmethod
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The tensors that the map may be differentiated by, or mapped over."""
+
+    @abstractmethod
+    def with_tensors(self, *tensors: Tensor) -> "Problem":
+        """The same map with other tensors in their place."""
+
+    def linearize(self, z: Tensor) -> Linearization:
+        """The map near ``z``."""
+        return Linearization(self, z)
+
+    def linearize_apart(self, z: Tensor) -> Linearization:
+        """The map near a solution, for first derivatives: the point is a leaf."""
+        point = z.detach().requires_grad_()
+        point.register_post_accumulate_grad_hook(_clear)
+        return self.linearize(point)
+
+    def partials(
+        self, z: Tensor, tensors: Sequence[Tensor], places: Sequence[int]
+    ) -> Callable[[Tensor], tuple[Tensor, ...]]:
+        """The product with the transposed derivative by some of the tensors, in ``torch.func``."""
+
+        def value(*moved: Tensor) -> Tensor:
+            together = [*tensors]
+            for place, tensor in zip(places, moved, strict=True):
+                together[place] = tensor
+            return self.with_tensors(*together).evaluate(z)
+
+        found = torch.func.vjp(value, *(tensors[place] for place in places))
+        pull: Callable[[Tensor], tuple[Tensor, ...]] = found[1]
+        return pull
+
+    def derivative_at(self, z: Tensor) -> Product:
+        """The derivative of the map at ``z``, as a function of the direction, for each row."""
+        with without_fused_attention():
+            return self.counted(self.linearize(z).push)
+
+    def counted(self, product: Product) -> Product:
+        """A product of which each is counted as an evaluation."""
+
+        def call(vector: Tensor) -> Tensor:
+            self.evaluations += 1
+            return product(vector)
+
+        return call
+
+
+class FunctionProblem(Problem):
+    r"""The problem of a function or a module.
+
+    Args:
+        function: Takes the state and the inputs; returns a state.
+        layout: How states lie in rows.
+        inputs: Trees of tensors, and whatever else the function takes.
+        module: The module whose parameters and buffers the function uses.
+        separable: Whether samples do not depend on each other.
+        scope: Makes the context in which the function is called.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., State],
+        layout: StateLayout,
+        inputs: Sequence[Any] = (),
+        *,
+        module: nn.Module | None = None,
+        separable: bool = False,
+        scope: "CallScope | None" = None,
+    ) -> None:
+        self.function, self.layout, self.inputs = function, layout, tuple(inputs)
+        self.module = owner_of(function) if module is None else module
+        self.samples_coupled, self.scope = not separable, scope
+        simple = all(isinstance(one, Tensor) for one in self.inputs)
+        leaves = self.inputs if simple else pytree.tree_leaves(self.inputs)
+        self._given = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        refuse_masked("inputs", self._given)
+        self._lent: dict[str, Tensor] = {}
+        self._checked = False
+
+    def evaluate(self, z: Tensor) -> Tensor:
+        """Call the function, and see that it returns a state."""
+        self.evaluations += 1
+        scope = self.scope
+        if scope is None or scope.is_plain:
+            return self.layout.returned(self._call(z), z)
+        with scope() if scope.autocast or scope.random else scope.first_call():
+            value = self._call(z)
+        return self.layout.returned(value, z, cast=scope.autocast)
+
+    def _call(self, z: Tensor) -> State:
+        if self._lent and self.module is not None:
+            with lent_tensors(self.module, self._lent):
+                return self.function(self.layout.state(z), *self.inputs)
+        if self._checked:
+            return self.function(self.layout.state(z), *self.inputs)
+        z = z.clone()  # which a function that works in place may spoil
+        watched = [t for t in (z, *self._given) if not t.is_inference()]  # those have no version
+        versions = [*map(version, watched)]
+        value = self.function(self.layout.state(z), *self.inputs)
+        for tensor, before in zip(watched, versions, strict=True):
+            if version(tensor) != before:
+                changed = "z" if tensor is z else "its inputs"
+                raise ValueError(
+                    f"f must not change {changed} in place, got a function that does; use clone()"
+                )
+        self._checked = not z.is_inference()
+        return value
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Input tensors, and parameters and buffers of the module."""
+        return (*self._given, *self._named().values())
+
+    def _named(self) -> dict[str, Tensor]:
+        return self._lent or ({} if self.module is None else named_tensors(self.module))
+
+    def with_tensors(self, *tensors: Tensor) -> "FunctionProblem":
+        """The map with other inputs, parameters and buffers."""
+        other, count = copy(self), len(self._given)
+        given = iter(tensors)
+        other.inputs = pytree.tree_map_only(Tensor, lambda _: next(given), self.inputs)
+        other._given = [*tensors[:count]]
+        other._lent = dict(zip(self._named(), tensors[count:], strict=True))
+        return other
+
+    def linearize(self, z: Tensor) -> Linearization:
+        """One evaluation, whose graph is kept."""
+        with kept_buffers(), self._allowed(z):
+            return super().linearize(z)
+
+    def partials(
+        self, z: Tensor, tensors: Sequence[Tensor], places: Sequence[int]
+    ) -> Callable[[Tensor], tuple[Tensor, ...]]:
+        """The product with the transposed derivative by some of the tensors, in ``torch.func``."""
+        with self._allowed(z):
+            return super().partials(z, tensors, places)
+
+    def _allowed(self, z: Tensor) -> AbstractContextManager[Any]:
+        """A context in which random numbers can be drawn."""
+        random = self.scope is not None and self.scope.random
+        return below_unmapped(z, *self.tensors) if random else nullcontext()
+
+
+class LinearProblem(Problem):
+    r"""$g = c + Mg$, where $M$ is the Jacobian of another map, or its transpose.
+
+    Args:
+        near: The other map near a point.
+        right: $c$, of shape (samples, size).
+        adjoint: Whether it is the transpose.
+        of: The other map, from which it can be linearized again.
+    """
+
+    def __init__(
+        self, near: Linearization, right: Tensor, *, adjoint: bool, of: Problem | None = None
+    ) -> None:
+        self.near, self.right, self.adjoint, self.of = near, right, adjoint, of
+        self.samples_coupled = near.samples_coupled
+        self.product = near.pull if adjoint else near.push
+
+    def with_right(self, right: Tensor) -> "LinearProblem":
+        """The equation with another right-hand side."""
+        return LinearProblem(self.near, right, adjoint=self.adjoint, of=self.of)
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The right-hand side, the point, and the other map's tensors."""
+        return (self.right, self.near.z, *(() if self.of is None else self.of.tensors))
+
+    def with_tensors(self, *tensors: Tensor) -> "LinearProblem":
+        """The equation of another right-hand side near another point."""
+        right, z, *others = tensors
+        assert self.of is not None
+        of = self.of.with_tensors(*others)
+        return LinearProblem(of.linearize(z), right, adjoint=self.adjoint, of=of)
+
+    def evaluate(self, z: Tensor) -> Tensor:
+        """One product."""
+        self.evaluations += 1
+        return self.right + self.product(z)
+
+    def derivative_at(self, z: Tensor) -> Product:  # noqa: ARG002
+        """The product."""
+        return self.counted(self.product)
+
+
+class MappedProblem(Problem):
+    """Several copies of a problem, one for each entry of a dimension of some of its tensors.
+
+    Args:
+        of: The problem.
+        tensors: Its tensors for all copies.
+        dims: The dimensions, ``None`` for a tensor that all copies share.
+        count: The number of copies; their rows follow each other.
+    """
+
+    def __init__(
+        self, of: Problem, tensors: Sequence[Tensor], dims: Sequence[int | None], count: int
+    ) -> None:
+        self.of, self.dims, self.count = of, tuple(dims), count
+        self._tensors = tuple(tensors)
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The tensors for all copies."""
+        return self._tensors
+
+    def with_tensors(self, *tensors: Tensor) -> "MappedProblem":
+        """The copies with other tensors."""
+        return MappedProblem(self.of, tensors, self.dims, self.count)
+
+    def evaluate(self, z: Tensor) -> Tensor:
+        """Each copy at its rows."""
+        self.evaluations += 1
+        rows = z.view(self.count, len(z) // self.count, z.shape[1])
+        together = torch.vmap(
+            lambda z, *tensors: self.of.with_tensors(*tensors).evaluate(z),
+            in_dims=(0, *self.dims),
+            randomness="same",
+        )
+        value: Tensor = together(rows, *self._tensors)
+        return value.reshape(z.shape)
+
+
+def mapped(
+    problem: Problem, tensors: Sequence[Tensor], dims: Sequence[int | None], count: int
+) -> tuple[Problem, list[Tensor]]:
+    """Copies of a problem as one, and its tensors; a linear equation's first two have rows."""
+    if not isinstance(problem, LinearProblem):
+        return MappedProblem(problem, tensors, dims, count), list(tensors)
+    assert problem.of is not None
+    of, others = mapped(problem.of, tensors[2:], dims[2:], count)
+    right, z = (merged_rows(t, d, count) for t, d in zip(tensors[:2], dims[:2], strict=True))
+    several = LinearProblem(of.linearize(z), right, adjoint=problem.adjoint, of=of)
+    return several, [right, z, *others]
+
+
+def merged_rows(tensor: Tensor, dim: int | None, count: int) -> Tensor:
+    """The rows of all copies, one copy after the other."""
+    several = tensor.expand(count, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+    return several.reshape(-1, *several.shape[2:])
+
+
+class CallScope:
+    """The context of a cell's calls: the caller's autocast, and the same random numbers.
+
+    Attributes:
+        autocast: Whether autocast is on.
+        random: Whether the cell draws random numbers; known after its first call.
+        is_plain: Whether there is neither.
+    """
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.kind = tensor.device.type
+        self.autocast = torch.amp.is_autocast_available(self.kind) and torch.is_autocast_enabled(
+            self.kind
+        )
+        self.dtype = torch.get_autocast_dtype(self.kind) if self.autocast else None
+        self.random: bool | None = None
+        self.is_plain = False
+        self.first = self.before = self._state()
+
+    def begin(self) -> None:
+        """Let the cell's random numbers come after those that have been drawn by now."""
+        self.before = self._state()
+
+    def prepared_again(self) -> AbstractContextManager[None]:
+        """Draw the random numbers that came before the cell's, if there were any."""
+        same = all(map(torch.equal, self.first, self.before))
+        return nullcontext() if same else self._from(self.first)
+
+    def repeat(self, other: "CallScope") -> None:
+        """Draw the random numbers of another scope, if it was of the same device."""
+        if other.random and other.kind == self.kind:
+            self.before, self.random = other.before, True
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        """The context of one call."""
+        again = self.first_call() if self.random is None else self._drawn_again()
+        with torch.autocast(self.kind, self.dtype, enabled=self.autocast), again:
+            yield
+
+    @contextmanager
+    def first_call(self) -> Iterator[None]:
+        """A context that notes whether random numbers are drawn."""
+        try:
+            yield
+        except BaseException:
+            self._restore(self.before)  # the call may be made again
+            raise
+        self.random = not all(map(torch.equal, self._state(), self.before))
+        self.is_plain = not self.random and not self.autocast
+
+    def _drawn_again(self) -> AbstractContextManager[None]:
+        return self._from(self.before) if self.random else nullcontext()
+
+    @contextmanager
+    def _from(self, states: list[Tensor]) -> Iterator[None]:
+        """Draw random numbers from a state on, and leave those outside alone."""
+        outside = self._state()
+        self._restore(states)
+        try:
+            yield
+        finally:
+            self._restore(outside)
+
+    def _state(self) -> list[Tensor]:
+        states = [torch.get_rng_state()]
+        return [*states, torch.cuda.get_rng_state()] if self.kind == "cuda" else states
+
+    def _restore(self, states: list[Tensor]) -> None:
+        torch.set_rng_state(states[0])
+        if len(states) > 1:
+            torch.cuda.set_rng_state(states[1])
+
+
+def _clear(point: Tensor) -> None:
+    """Drop the gradient of a point, which nobody has asked for."""
+    point.grad = None
+
+
+def owner_of(function: Callable[..., Any]) -> nn.Module | None:
+    """The module that a function is, or is a method of."""
+    owner = function if isinstance(function, nn.Module) else getattr(function, "__self__", None)
+    return owner if isinstance(owner, nn.Module) else None
+
+
+def is_followed(tensors: Sequence[Tensor]) -> bool:
+    """Whether one of some tensors requires a gradient, or is known to a transform."""
+    return any(tensor.requires_grad or is_wrapped(tensor) for tensor in tensors)

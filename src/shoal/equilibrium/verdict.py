@@ -1,0 +1,312 @@
+"""The verdict on a solve: which samples have converged, and how the others ended.
+
+There are two tiers. Each look forms two norms for each sample and reads one number, by how much the
+worst sample misses its tolerance; mostly that falls, or says that all have converged. Where it does
+neither, every fifteenth step, and in the end, the full verdict judges each sample: a function of
+tensors, of what is known and of the step's norms, to what is known then.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from shoal.core.torch_compat import largest, physical
+from shoal.equilibrium.problem import Problem
+from shoal.equilibrium.solution import Solution, Status
+from shoal.equilibrium.solver import Solver
+
+PATIENCE = 30  # steps without a lower residual after which a sample has stagnated
+WORSE = 1e5  # growth of the residual, or of the iterate, that is divergence
+_OFTEN = PATIENCE // 2  # steps after which each sample is judged at the latest
+_NEARLY = 1.5  # times the tolerance: what a slow iteration may meet in a step
+_LOWER = 0.999  # by which factor a residual must be lower to count
+_FALLEN = 1e3  # by which factor a residual falls at least where a large iterate is a solution
+_STRAIGHT = 0.5  # share of a path's length between its ends, if it leads straight away
+_STEADY = 0.995  # share of the residual of ten steps before, if it does not fall
+_RUNNING = -1  # the code of a sample that has not ended yet
+_PLAIN = {torch.float64: (1e-120, 1e120), torch.float32: (1e-8, 1e12)}  # sizes with plain squares
+_DRIFTS = (
+    "the state grows by a constant each iteration: a residual stream without normalization of the "
+    "state has no equilibrium; normalize the state, or run a fixed number of iterations"
+)
+
+
+class Known(NamedTuple):
+    """What is known of each sample.
+
+    Attributes:
+        status: A :class:`Status`, or -1 while it runs.
+        value: The solution of a sample that has converged, else its best iterate.
+        residual: The residual of that.
+        reached: The step that it is of.
+        steps: When the sample ended.
+    """
+
+    status: Tensor
+    value: Tensor
+    residual: Tensor
+    reached: Tensor
+    steps: Tensor
+
+
+class Look(NamedTuple):
+    """A look at a step.
+
+    Attributes:
+        z: The iterate; shape (samples, size).
+        residual: The norm of the residual of each sample.
+        size: The norm of the iterate of each sample.
+        step: The number of the step.
+    """
+
+    z: Tensor
+    residual: Tensor
+    size: Tensor
+    step: int
+
+
+class Tolerance(NamedTuple):
+    """How far off each sample may be, and how it began.
+
+    Attributes:
+        rtol: The relative tolerance.
+        atol: The absolute one of each sample.
+        begun: Its first residual.
+        first: The size of the start or of that, whichever is larger.
+        eps: The relative rounding of a number.
+    """
+
+    rtol: float
+    atol: Tensor
+    begun: Tensor
+    first: Tensor
+    eps: float
+
+    @classmethod
+    def of(cls, solver: Solver, residual: Tensor, size: Tensor, dtype: torch.dtype) -> "Tolerance":
+        """The tolerances of a solver, for the norms at the start.
+
+        An absolute tolerance that the user has not given is for solutions of the order of one; it
+        shrinks with states that are smaller, which it would otherwise declare to be zero.
+        """
+        (rtol, atol), info = solver.tolerances(dtype), torch.finfo(dtype)
+        first = torch.maximum(size, residual)
+        least = info.tiny * info.eps
+        if solver.atol is None:
+            rows = (first * atol).clamp(least, max(atol, least))
+        else:
+            rows = torch.full_like(first, max(atol, least))
+        return cls(
+            rtol, rows.to(torch.promote_types(dtype, torch.float32)), residual, first, info.eps
+        )
+
+    def excess(self, residual: Tensor, size: Tensor) -> Tensor:
+        """By what factor each sample misses its tolerance."""
+        return residual / torch.add(self.atol, size, alpha=self.rtol)
+
+    def escaped(self, residual: Tensor, size: Tensor) -> Tensor:
+        """Which samples run to infinity, where residuals become small only relatively, or vanish.
+
+        Beside an iterate that is large enough, rounding leaves nothing of any residual.
+        """
+        hidden = self.eps * size > self.begun  # as rounding would the first step
+        far = size > WORSE * self.first
+        return far & (hidden | (residual > self.begun / _FALLEN))
+
+
+def judge(
+    known: Known, tolerance: Tolerance, look: Look, end: int, *, falls: bool = False
+) -> tuple[Known, Tensor]:
+    """The full verdict: what is known after one more step, and by how much running samples miss.
+
+    Args:
+        known: What was known before.
+        tolerance: How far off each sample may be.
+        look: The iterate, and its norms.
+        end: The last step.
+        falls: Whether the worst sample is on its way, so that none has diverged.
+    """
+    (z, residual, size), step = look[:3], look.step
+    running, escaped = known.status == _RUNNING, tolerance.escaped(residual, size)
+    excess = tolerance.excess(residual, size)
+    converged = (excess <= 1) & ~escaped
+    better = (residual < _LOWER * known.residual) & ~escaped
+    taken = running & (converged | better)
+    reached = torch.where(taken, step, known.reached)
+    best = torch.where(taken, residual, known.residual)
+    status = torch.full_like(known.status, _RUNNING if step < end else Status.OUT_OF_STEPS)
+    status = status.masked_fill(step - reached >= PATIENCE, Status.STAGNATED)
+    if not falls:
+        status = status.masked_fill(escaped | (residual > WORSE * best), Status.DIVERGED)
+    status = status.masked_fill(~residual.isfinite(), Status.NOT_FINITE)
+    status = status.masked_fill(converged, Status.CONVERGED)
+    status = torch.where(running, status, known.status)
+    steps = torch.where(running, step, known.steps)
+    value = torch.where(taken[:, None], z, known.value)
+    off = torch.where(status == _RUNNING, excess, 0.0)
+    return Known(status, value, best, reached, steps), off
+
+
+class Verdict:
+    """The looks at one solve, and its end.
+
+    Args:
+        solver: The method, with its tolerances and number of steps.
+        problem: The map, which counts its evaluations.
+
+    Attributes:
+        converged: Whether all samples have converged, once it has ended.
+        reached: The step that the value of each sample is of, where some have failed.
+    """
+
+    def __init__(self, solver: Solver, problem: Problem) -> None:
+        self.solver, self.worst, self.converged = solver, math.inf, False
+        self._problem, self._evaluations, self._last_worst = problem, problem.evaluations, math.inf
+        self.reached: Tensor | None = None
+        self._known: Known | None = None
+        self._judged, self._any_failed, self._is_plain = 0, False, True
+        self._notes: list[str] = []
+
+    @property
+    def may_end(self) -> bool:
+        """Whether the next look may be the last one, if the worst sample goes on as it did."""
+        return self.worst * self.worst <= self._last_worst < math.inf or self.worst <= _NEARLY
+
+    def look(self, value: Tensor, z: Tensor, step: int) -> Solution | None:
+        """The solution, if all samples have ended.
+
+        Args:
+            value: The map at the iterate.
+            z: The iterate.
+            step: Its number, from zero.
+        """
+        if step == 0:
+            return self._begin(value, z)
+        norms = plain_norms(value, z) if self._is_plain else safe_norms(value, z)
+        residual, size = norms
+        falls = False
+        if not self._any_failed:
+            worst = largest(self._tolerance.excess(residual, size))
+            if worst <= 1 and not self._is_far(size):
+                return self._end_together(z, residual, step)
+            falls = worst < self.worst and step < self.solver.max_steps
+            if falls:
+                self._last_worst, self.worst = self.worst, worst
+                if step < self._judged + _OFTEN:
+                    self._last = Look(z, residual, size, step)
+                    return None
+        residual, size = safe_norms(value, z) if self._is_plain else norms
+        return self._judge(Look(z, residual, size, step), falls=falls)
+
+    def _begin(self, value: Tensor, z: Tensor) -> Solution | None:
+        norms = plain_norms(value, z, torch.float64)
+        first = torch.maximum(*norms)
+        low, high = _PLAIN.get(z.dtype, _PLAIN[torch.float32])
+        exact = z.dtype != torch.float64  # or else squares may have vanished
+        least = -largest(-(first.masked_fill(first == 0, high) if exact else first))
+        self._is_plain = least >= low and largest(first) <= high
+        if not self._is_plain:
+            norms = safe_norms(value, z)
+        residual, size = norms
+        if not largest(size) < math.inf:
+            raise ValueError("z0 must be finite, got NaN or infinity among its entries")
+        self._tolerance = Tolerance.of(self.solver, residual, size, z.dtype)
+        self.worst = largest(self._tolerance.excess(residual, size))
+        if self.solver.atol:
+            self._note_vain(residual, size)
+        self._start = self._last = Look(z, residual, size, 0)
+        self._before = (0, residual)
+        if self.worst <= 1:
+            return self._end_together(z, residual, 0)
+        return None if self.worst < math.inf else self._judge(self._start)
+
+    def _note_vain(self, residual: Tensor, size: Tensor) -> None:
+        """Note how many samples have an absolute tolerance above their start."""
+        rtol, atol = self._tolerance.rtol, float(self.solver.atol or 0.0)
+        vain = (self._tolerance.first <= atol) & (residual > rtol * size)
+        if largest(vain.to(torch.uint8)):
+            count = int(physical(vain).sum())
+            self._notes.append(
+                f"atol = {atol:g} exceeds the start and its residual for {count} of "
+                f"{physical(vain).numel()} samples, which count as converged wherever they are"
+            )
+
+    def _is_far(self, size: Tensor) -> bool:
+        """Whether an iterate has grown so far that its residual may say little."""
+        return not largest(size - WORSE * self._tolerance.first) <= 0
+
+    def _judge(self, look: Look, *, falls: bool = False) -> Solution | None:
+        """The full verdict; the solution, if no sample runs any more."""
+        end, tolerance, residual = self.solver.max_steps, self._tolerance, look.residual
+        if self._known is None:
+            zero = torch.zeros_like(residual, dtype=torch.int32)
+            best = self._start.residual.nan_to_num(math.inf, math.inf)
+            running = torch.full_like(zero, _RUNNING, dtype=torch.int8)
+            known = Known(running, self._start.z, best, zero, zero)
+            self._known, _ = judge(known, tolerance, self._start, end, falls=True)
+        if not falls and self._judged < self._last.step < look.step:  # it may be the best one
+            self._known, _ = judge(self._known, tolerance, self._last, end, falls=True)
+        self._known, off = judge(self._known, tolerance, look, end, falls=falls)
+        self._judged, self.worst = look.step, largest(off)
+        self._any_failed = largest(self._known.status) > Status.CONVERGED
+        if self.worst > 0:
+            if look.step >= self._before[0] + _OFTEN:
+                self._before = look.step, residual
+            return None
+        if self._any_failed:
+            return self._end_failed(look)
+        excess = tolerance.excess(residual, look.size)
+        if largest(excess) <= 1 and not self._is_far(look.size):
+            return self._end_together(look.z, residual, look.step)
+        self.reached, self.converged = self._known.reached, True
+        known = self._known
+        return self._solution(known.value, known.status, known.residual, known.steps)
+
+    def _end_together(self, z: Tensor, residual: Tensor, step: int) -> Solution:
+        """All samples end with this iterate, all of one evaluation."""
+        self.converged, self.reached = True, None
+        status = torch.zeros_like(residual, dtype=torch.int8)
+        steps = torch.full_like(residual, step, dtype=torch.int32)
+        return self._solution(z, status, residual, steps)
+
+    def _end_failed(self, look: Look) -> Solution:
+        """Some samples have failed; those that drift at a constant speed get a word on it."""
+        known, step, residual = self._known, look.step, look.residual
+        assert known is not None
+        start, before = self._start.z, self._before[1]
+        still = (known.status == Status.STAGNATED) | (known.status == Status.OUT_OF_STEPS)
+        far = safe_norms(look.z, start)[0] >= _STRAIGHT * step * residual
+        drifts = still & far & (residual >= _STEADY * before)
+        if step > _OFTEN and largest(drifts.to(torch.uint8)):
+            self._notes.append(_DRIFTS)
+        self.reached = known.reached
+        return self._solution(known.value, known.status, known.residual, known.steps)
+
+    def _solution(self, value: Tensor, status: Tensor, residual: Tensor, steps: Tensor) -> Solution:
+        evaluations, note = self._problem.evaluations - self._evaluations, "; ".join(self._notes)
+        return Solution(value, status, residual.to(value.dtype), steps, evaluations, note)
+
+
+def plain_norms(
+    value: Tensor, z: Tensor, dtype: torch.dtype | None = None
+) -> tuple[Tensor, Tensor]:
+    """The norms of the residual and of the iterate for each sample, by plain squares."""
+    norm = torch.linalg.vector_norm
+    if dtype is None and z.dtype.itemsize < 4:
+        dtype = torch.float32
+    return norm(value - z, dim=1, dtype=dtype), norm(z, dim=1, dtype=dtype)
+
+
+def safe_norms(value: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+    """The same for numbers whose squares may not be in range; at most the largest number."""
+    return _safe_norm(value - z), _safe_norm(z).clamp(max=torch.finfo(torch.float64).max)
+
+
+def _safe_norm(rows: Tensor) -> Tensor:
+    rows = rows.double()
+    size = rows.abs().amax(1)
+    unit = rows / torch.where(size > 0, size, 1.0)[:, None]
+    norm: Tensor = torch.linalg.vector_norm(unit, dim=1) * size
+    return norm
