@@ -139,17 +139,16 @@ def test_gradients_in_inputs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("activation", "guarantee", "limit"),
+    ("activation", "limit"),
     [
-        (shoal.activations.Tanh(), "kernel", 1.0),
-        (shoal.activations.Tanh(), "contraction", 0.25),
-        (shoal.activations.LeakyReLU(2.0), "kernel", 0.25),
-        (shoal.activations.Erf(), "kernel", np.pi / 4),
+        (shoal.activations.Tanh(), 1.0),
+        (shoal.activations.LeakyReLU(2.0), 0.25),
+        (shoal.activations.Erf(), np.pi / 4),
     ],
 )
-def test_constraints_are_those_of_well_posedness(activation, guarantee: str, limit: float) -> None:
+def test_constraints_are_those_of_well_posedness(activation, limit: float) -> None:
     deq = shoal.DEQ(activation, 0.05, 1.0)
-    covariance = GPyTorchKernel(deq, guarantee=guarantee)
+    covariance = GPyTorchKernel(deq)
     constraint = covariance.raw_recurrent_variance_constraint
     assert float(constraint.upper_bound) == pytest.approx(limit, rel=1e-12)
     assert float(constraint.lower_bound) == 0
@@ -190,7 +189,6 @@ def test_states_copies_and_pickles() -> None:
         ({"which": "nngp"}, ValueError, "which must be one of 'ck', 'ntk', got 'nngp'"),
         ({"learn": ["gamma"]}, ValueError, "learn must be one of 'recurrent_variance'"),
         ({"learn": "recurrent_variance"}, TypeError, "learn must be a collection of names"),
-        ({"guarantee": "none"}, ValueError, "guarantee must be one of"),
         ({"trainable": {"bias"}}, ValueError, "trainable must be chosen from"),
         ({"learn": [], "constraints": {"input_variance": None}}, ValueError, "constraints must"),
         ({"constraints": {"input_variance": 3}}, TypeError, "constraints of GPyTorch, got 3"),

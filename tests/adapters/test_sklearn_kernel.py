@@ -73,7 +73,6 @@ def test_fixed_hyperparameters_have_no_gradient() -> None:
     ("bounds", "activation", "limit"),
     [
         ("kernel", "tanh", 1.0),
-        ("contraction", "tanh", 0.25),
         ("kernel", shoal.activations.LeakyReLU(2.0), 0.25),
         ((0.1, 1.8), "relu", 1.8),
     ],

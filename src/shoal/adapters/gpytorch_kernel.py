@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from shoal.activations import Activation
-from shoal.adapters.networks import GUARANTEES, as_images, recurrent_limit
+from shoal.adapters.networks import as_images, recurrent_limit
 from shoal.architectures import Architecture
 from shoal.core.checks import float_tensor, integer, items, known_tensor, one_of, shown
 from shoal.kernels import kernel
@@ -43,7 +43,8 @@ class GPyTorchKernel(Kernel):  # type: ignore[misc]
 
     It adds and multiplies with other kernels and stands in a ``ScaleKernel`` like any other.
     Learned variances are constrained: $\sigma_b^2$ and that of biases are positive, and
-    $\sigma_a^2$ lies below the limit of well-posedness of the activation.
+    $\sigma_a^2 L^2 < 1$ for an activation with Lipschitz constant $L$, where the kernel surely
+    exists.
 
     With ``ard_num_dims`` the network sees $x_k / \ell_k$, and the length scales $\ell_k$ of the
     features are learned too. With ``batch_shape`` there is one kernel for each batch of inputs;
@@ -51,7 +52,7 @@ class GPyTorchKernel(Kernel):  # type: ignore[misc]
 
     Where the activation is positively homogeneous and there are no biases, the input variance is a
     factor of the kernel, and does what the ``outputscale`` of a ``ScaleKernel`` does: learn one of
-    them. Beside length scales, of which it is a common factor, it is not learned by default.
+    them. It is a common factor of length scales, and not learned by default beside these.
 
     Args:
         architecture: The network. Its variances are the initial ones.
@@ -59,9 +60,7 @@ class GPyTorchKernel(Kernel):  # type: ignore[misc]
         trainable: The groups of parameters that the NTK counts; all by default.
         width: See :func:`shoal.kernel_function`.
         learn: Names out of ``architecture.variances`` that become parameters; all by default, but
-            the input variance beside length scales. The others stay what they are.
-        guarantee: ``"kernel"`` or ``"contraction"``: what the limit of a learned recurrent variance
-            guarantees, $\sigma_a^2 L^2 < 1$ or $4 \sigma_a^2 L^2 < 1$.
+            the input variance beside length scales. The others stay fixed.
         constraints: Constraints that replace these, by the names of variances.
         priors: Priors of variances, by their names.
         ard_num_dims: The number of features, to learn a length scale for each; by default there
@@ -99,7 +98,6 @@ class GPyTorchKernel(Kernel):  # type: ignore[misc]
         trainable: Iterable[str] | None = None,
         width: int | None = None,
         learn: Iterable[str] | None = None,
-        guarantee: Literal["kernel", "contraction"] = "kernel",
         constraints: Mapping[str, Interval] | None = None,
         priors: Mapping[str, Prior] | None = None,
         ard_num_dims: int | None = None,
@@ -120,10 +118,9 @@ class GPyTorchKernel(Kernel):  # type: ignore[misc]
         )
         if not isinstance(architecture, Architecture):
             raise TypeError(f"architecture must be an Architecture, got {architecture!r}")
-        chosen_kernels(architecture, trainable=trainable, width=width)  # or say why there is none
+        chosen_kernels(architecture, trainable=trainable, width=width)  # or an error
         self.image_shape = image_shape
         self.which = one_of("which", which, ("ck", "ntk"))
-        one_of("guarantee", guarantee, GUARANTEES)
         self.trainable = architecture.check_trainable(trainable)
         self.width = width
         self._initial = architecture
@@ -134,7 +131,7 @@ class GPyTorchKernel(Kernel):  # type: ignore[misc]
         _names("constraints", given, self.learned)
         _names("priors", chosen, self.learned)
         for name in self.learned:
-            constraint = given.get(name) or _default(architecture, name, guarantee)
+            constraint = given.get(name) or _default(architecture, name)
             self._learn(name, constraint, chosen.get(name))
 
     def _learn(self, name: str, constraint: Interval, prior: Prior | None) -> None:
@@ -294,7 +291,7 @@ def _names(
     options: tuple[str, ...],
     default: tuple[str, ...] = (),
 ) -> tuple[str, ...]:
-    """The given names, or say which there are."""
+    """The given names, or an error that lists all."""
     if given is None:
         return default
     names = items(argument, given, "a collection of names")
@@ -305,10 +302,10 @@ def _names(
     return tuple(one_of(argument, name, options) for name in names)
 
 
-def _default(architecture: Architecture, name: str, guarantee: str) -> Interval:
+def _default(architecture: Architecture, name: str) -> Interval:
     """The constraint that an architecture asks for."""
     activation = getattr(architecture, "activation", None)
     limit = math.inf
     if name == "recurrent_variance" and isinstance(activation, Activation):
-        limit = recurrent_limit(activation, guarantee)
+        limit = recurrent_limit(activation)
     return GreaterThan(0.0) if limit == math.inf else Interval(0.0, limit)

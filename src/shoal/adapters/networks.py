@@ -11,8 +11,6 @@ from shoal.core.checks import items, one_of, size
 from shoal.kernels import KernelFunction
 from shoal.kernels.images.function import ImageKernels, chosen_kernels
 
-GUARANTEES = {"kernel": 1.0, "contraction": 0.25}
-
 
 def described_function(
     activation: Activation | str,
@@ -33,7 +31,7 @@ def described_function(
 
 
 def as_images(x: Any, architecture: Architecture, image_shape: Sequence[int] | None) -> Any:
-    """Rows of numbers as images where an architecture takes these, or say why they are none.
+    """Rows of numbers as images where an architecture takes these, or an error.
 
     Args:
         x: A tensor or an array. shape: (n, p)
@@ -59,27 +57,21 @@ def as_images(x: Any, architecture: Architecture, image_shape: Sequence[int] | N
     return x.reshape(len(x), *shape)
 
 
-def recurrent_limit(activation: Activation, guarantee: str) -> float:
-    r"""The recurrent variance up to which a DEQ is well-posed.
-
-    Args:
-        activation: Of the DEQ, with Lipschitz constant $L$.
-        guarantee: ``"kernel"``, that the kernel exists: $\sigma_a^2 L^2 < 1$; or
-            ``"contraction"``, that wide networks are contractions: $4 \sigma_a^2 L^2 < 1$.
+def recurrent_limit(activation: Activation) -> float:
+    r"""The recurrent variance up to which the kernel of a DEQ surely exists: $1/L^2$.
 
     Raises:
         ValueError: If the activation is not Lipschitz.
 
     Example:
         >>> from shoal.activations import LeakyReLU, Tanh
-        >>> recurrent_limit(Tanh(), "kernel"), recurrent_limit(LeakyReLU(2.0), "contraction")
-        (1.0, 0.0625)
+        >>> recurrent_limit(Tanh()), recurrent_limit(LeakyReLU(2.0))
+        (1.0, 0.25)
     """
-    share = GUARANTEES[guarantee]
     constant = activation.lipschitz
     if not math.isfinite(constant):
         raise ValueError(
             f"recurrent_variance must be fixed or get bounds of its own: {activation!r} is not "
             "Lipschitz, so that no limit guarantees a kernel"
         )
-    return share / constant**2 if constant > 0 else math.inf
+    return 1 / constant**2 if constant > 0 else math.inf

@@ -203,7 +203,7 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, _KernelEstimator):  # ty
         ridge: $\lambda$ in $(K + \lambda I)^{-1} y$; or ``"gcv"``, ``"loo"`` or ``"likelihood"``,
             by which :func:`shoal.kernel_regression` chooses it, as ``RidgeCV`` does. The mean of
             the targets is then taken as known.
-        which: ``"ntk"``, that of a network of which all is trained, or ``"ck"``, that of one whose
+        which: ``"ntk"``, for a network with all weights trained, or ``"ck"``, for one whose
             readout alone is trained.
         trainable: The groups of parameters that the NTK counts; all by default.
         fit_intercept: Whether to subtract the mean of the targets first, and to add it at the end.

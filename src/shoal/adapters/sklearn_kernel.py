@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from shoal.activations import Activation
 from shoal.activations.names import as_activation
-from shoal.adapters.networks import GUARANTEES, as_images, described_function, recurrent_limit
+from shoal.adapters.networks import as_images, described_function, recurrent_limit
 from shoal.architectures import Architecture
 from shoal.core.checks import one_of, real, real_array
 from shoal.kernels import KernelFunction, kernel
@@ -30,6 +30,24 @@ _LEAST = 1e-5  # the lowest variance that is tried: a logarithm needs one
 _NEARLY = 1 - 1e-6  # of the limit of well-posedness
 
 
+def _hyperparameter(name: str) -> property:
+    """A variance with its bounds, optimized by its logarithm; fixed if it is absent."""
+
+    def get(self: "SklearnKernel") -> Hyperparameter:
+        bounds, value = getattr(self, f"{name}_bounds"), getattr(self, name)
+        if self.architecture is not None or (name == "bias_variance" and value == 0):
+            bounds = "fixed"
+        elif isinstance(bounds, str) and bounds != "fixed":
+            one_of(f"{name}_bounds", bounds, ("fixed", "kernel"))
+            limit = recurrent_limit(as_activation("activation", self.activation))
+            bounds = (_LEAST * min(1.0, limit), _NEARLY * min(limit, 1 / _LEAST))
+        if not isinstance(bounds, str):
+            real(name, value, above=0)
+        return Hyperparameter(name, "numeric", bounds)
+
+    return property(get, doc=f"The ``{name}`` with its bounds; fixed with an architecture.")
+
+
 class SklearnKernel(Kernel):  # type: ignore[misc]
     r"""The conjugate or neural tangent kernel of a DEQ, with variances to optimize.
 
@@ -47,8 +65,7 @@ class SklearnKernel(Kernel):  # type: ignore[misc]
         input_variance: $\sigma_b^2$.
         recurrent_variance_bounds: A pair, or ``"fixed"``. By default, ``"kernel"``, the optimizer
             stays where the kernel surely exists, $\sigma_a^2 L^2 < 1$ with the activation's
-            Lipschitz constant $L$; with ``"contraction"``, where wide networks are contractions,
-            $4 \sigma_a^2 L^2 < 1$.
+            Lipschitz constant $L$.
         input_variance_bounds: A pair, or ``"fixed"``.
         bias_variance: The variance of the biases; none by default. Inputs of few features want
             some: without them, kernels of one feature have rank two.
@@ -95,37 +112,9 @@ class SklearnKernel(Kernel):  # type: ignore[misc]
         self.architecture = architecture
         self.image_shape = image_shape
 
-    @property
-    def hyperparameter_recurrent_variance(self) -> Hyperparameter:
-        """The recurrent variance with its bounds; fixed where an architecture is given."""
-        bounds = self.recurrent_variance_bounds
-        if self.architecture is not None:
-            bounds = "fixed"
-        elif isinstance(bounds, str) and bounds != "fixed":
-            one_of("recurrent_variance_bounds", bounds, ("fixed", *GUARANTEES))
-            limit = recurrent_limit(as_activation("activation", self.activation), bounds)
-            bounds = (_LEAST * min(1.0, limit), _NEARLY * min(limit, 1 / _LEAST))
-        return self._hyperparameter("recurrent_variance", bounds)
-
-    @property
-    def hyperparameter_input_variance(self) -> Hyperparameter:
-        """The input variance with its bounds; fixed where an architecture is given."""
-        bounds = "fixed" if self.architecture is not None else self.input_variance_bounds
-        return self._hyperparameter("input_variance", bounds)
-
-    @property
-    def hyperparameter_bias_variance(self) -> Hyperparameter:
-        """The bias variance with its bounds; fixed if an architecture is given or has no biases."""
-        absent = self.architecture is not None or self.bias_variance == 0
-        return self._hyperparameter(
-            "bias_variance", "fixed" if absent else self.bias_variance_bounds
-        )
-
-    def _hyperparameter(self, name: str, bounds: Bounds) -> Hyperparameter:
-        """One that is optimized by its logarithm, unless it is fixed."""
-        if not isinstance(bounds, str):
-            real(name, getattr(self, name), above=0)
-        return Hyperparameter(name, "numeric", bounds)
+    hyperparameter_recurrent_variance = _hyperparameter("recurrent_variance")
+    hyperparameter_input_variance = _hyperparameter("input_variance")
+    hyperparameter_bias_variance = _hyperparameter("bias_variance")
 
     def __call__(
         self, X: Any, Y: Any = None, eval_gradient: bool = False

@@ -222,7 +222,7 @@ def _expanded(
 ) -> list[KernelCoefficients]:
     """The expansions of both kernels at inputs of one norm and a right angle, by autograd."""
     square = torch.tensor(input_norm**2, dtype=torch.float64)
-    found = []
+    results = []
     with torch.enable_grad():
         a, b = (square.clone().requires_grad_() for _ in range(2))
         c = torch.zeros_like(square).requires_grad_()
@@ -231,10 +231,10 @@ def _expanded(
             bend_aa, bend_ab = _gradients(slope_a, a, b)
             (bend_cc,) = _gradients(slope_c, c)
             # centered, the kernel vanishes wherever one norm is input_norm and c is zero
-            rest = () if vanishing else (kappa, slope_a, bend_aa)
-            numbers = (same, slope_c, bend_ab, bend_cc / 2, *rest)
-            found.append(KernelCoefficients(*(t.item() for t in numbers)))
-    return found
+            others = () if vanishing else (kappa, slope_a, bend_aa)
+            numbers = (same, slope_c, bend_ab, bend_cc / 2, *others)
+            results.append(KernelCoefficients(*(t.item() for t in numbers)))
+    return results
 
 
 def _last_argument(

@@ -212,32 +212,18 @@ class _Chart(NamedTuple):
     lower: float
     upper: float
 
-    @property
-    def logarithmic(self) -> bool:
-        """Whether the angle is one of log x: for intervals that span orders of magnitude."""
-        return bool(0 < 8 * self.lower < self.upper)
-
     def point(self, angle: Array) -> Array:
         """The x of an angle."""
-        part = np.sin(angle / 2) ** 2
-        if self.logarithmic:
-            return np.asarray(self.lower * (self.upper / self.lower) ** part)
-        return np.asarray(self.lower + (self.upper - self.lower) * part)
+        return np.asarray(self.lower + (self.upper - self.lower) * np.sin(angle / 2) ** 2)
 
     def angle(self, x: Array) -> Array:
         """The angle of an x."""
-        if self.logarithmic:
-            part = np.log(x / self.lower) / np.log(self.upper / self.lower)
-        else:
-            part = (x - self.lower) / (self.upper - self.lower)
+        part = (x - self.lower) / (self.upper - self.lower)
         return np.asarray(2 * np.arcsin(np.sqrt(np.clip(part, 0, 1))))
 
     def speed(self, angle: Array) -> Array:
         """dx/dangle."""
-        scale: Any = self.upper - self.lower
-        if self.logarithmic:
-            scale = self.point(angle) * np.log(self.upper / self.lower)
-        return np.asarray(scale * np.sin(angle) / 2)
+        return np.asarray((self.upper - self.lower) * np.sin(angle) / 2)
 
 
 def _missing_rank(values: Array, shares: Array, ratios: Array) -> tuple[float, bool]:

@@ -114,8 +114,8 @@ class Spectrum:
         """Eigenvalues of XᵀX; those at an edge or at the atom are exactly there."""
         inner = (x - self.shift) / self.slope
         inner[x == self.shift] = 0.0
-        for own, value in zip(self.edges.flat, self._law.support.flat, strict=True):
-            inner[x == own] = value
+        for edge, value in zip(self.edges.flat, self._law.support.flat, strict=True):
+            inner[x == edge] = value
         return inner
 
     def __repr__(self) -> str:
@@ -234,12 +234,12 @@ def _warn_of_bias(mixture: GaussianMixture) -> None:
     for name, covariance, value in zip(
         mixture.classes, mixture.covariances, estimated.tolist(), strict=True
     ):
-        own = covariance.inner(covariance) / mixture.dimension
-        if abs(own - value) > _BIASED * max(own, value):
+        biased = covariance.inner(covariance) / mixture.dimension
+        if abs(biased - value) > _BIASED * max(biased, value):
             _warn(
-                f"the fitted covariance C of class {name!r} has tr C²/p = {own:.3g}, but that of "
-                f"the data is {value:.3g}: with few samples for the dimension its eigenvalues are "
-                "too far apart, and in a form that is too simple not enough; the spectrum is "
+                f"the fitted covariance C of class {name!r} has tr C²/p = {biased:.3g}, but that "
+                f"of the data is {value:.3g}: with few samples for the dimension its eigenvalues "
+                "are too far apart, and in a form that is too simple not enough; the spectrum is "
                 "that of the fitted covariance"
             )
             return

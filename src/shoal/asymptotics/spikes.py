@@ -84,9 +84,9 @@ class LowRank:
         """S on U = [J/√p, ZᵀM, F]."""
         classes = self.means.shape[1]
         size = len(self.form) + classes
-        own = np.r_[:classes, 2 * classes : size]  # the places of J/√p and F
+        places = np.r_[:classes, 2 * classes : size]  # of J/√p and F
         result = np.zeros((size, size))
-        result[np.ix_(own, own)] = self.form
+        result[np.ix_(places, places)] = self.form
         result[:classes, :classes] += self.means.T @ self.means
         result[:classes, classes : 2 * classes] = np.eye(classes)
         result[classes : 2 * classes, :classes] = np.eye(classes)
@@ -138,19 +138,24 @@ class _Function:
         # the part 2 μ_aᵀz_i/√p of the deviations, with ZᵀM and with itself
         cross = 2 / np.sqrt(size) * forms[means, images]
         cross_change = -2 / np.sqrt(size) * change[means, images]
-        own, own_change = 4 / size * forms[images, images], -4 / size * change[images, images]
+        both, moved = (
+            4 / size * forms[images, images],
+            -4 / size * change[images, images],
+        )
         product = np.outer(load, load)
         product_change = np.outer(load, load_change) + np.outer(load_change, load)
-        value = self._assembled(load, self._gram - forms[means, means], cross * load, own * product)
+        value = self._assembled(
+            load, self._gram - forms[means, means], cross * load, both * product
+        )
         derivative = self._assembled(
             load_change,
             change[means, means],
             cross_change * load + cross * load_change,
-            own_change * product + own * product_change,
+            moved * product + both * product_change,
         )
         return value, derivative
 
-    def _assembled(self, load: Array, means: Array, cross: Array, own: Array) -> Array:
+    def _assembled(self, load: Array, means: Array, cross: Array, both: Array) -> Array:
         """Γ, or its derivative, from its blocks on classes and means."""
         part, classes = self.part, len(load)
         first, second, last = (
@@ -163,7 +168,7 @@ class _Function:
         result[second, second] = means
         result[second, last] = cross @ part.loadings
         result[last, second] = result[second, last].T
-        deviations = np.diag(load * (part.variances + self._mixed)) - own
+        deviations = np.diag(load * (part.variances + self._mixed)) - both
         noise = np.diag(load @ part.noise)
         result[last, last] = part.loadings.T @ deviations @ part.loadings + noise
         return result * np.outer(self._units, self._units)

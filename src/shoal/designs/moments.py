@@ -29,7 +29,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import scipy  # imports its parts when they are first used
@@ -159,71 +159,47 @@ def network_numbers(layers: Iterable[Energies], which: str) -> Numbers:
     return Numbers(variance, a1, a2, a3) if which == "ck" else Numbers(diagonal, b1, b2, b3)
 
 
-class Family(Protocol):
-    """Networks of one kind."""
-
-    words: str
-
-    def violation(self, target: Numbers, which: str) -> str:
-        """Why no network of this kind has these numbers; empty if one has."""
-        ...
-
-    def solutions(self, target: Numbers, input_norm: float, which: str) -> list[Proposal]:
-        """All networks with these numbers; none if :meth:`violation` names a reason."""
-        ...
-
-    def nearest(self, target: Numbers, input_norm: float, which: str) -> Proposal:
-        """The network that misses least of the kernel."""
-        ...
-
-
 class HardTanhs:
     """One hidden layer of scaled hard tanh (Ling 2024, Example 3.10)."""
 
     words = "hard tanh"
 
-    def violation(self, target: Numbers, which: str) -> str:
-        """See :meth:`Family.violation`."""
+    def solutions(
+        self, target: Numbers, input_norm: float, which: str
+    ) -> tuple[list[Proposal], str]:
+        """The network with these numbers, or the reason why there is none."""
         diagonal, linear, norms, square = names(which)
+        quotient, least = f"{diagonal} / (input_norm² {linear})", _THRESHOLDS[0]
         even = max(target.norms, target.square) / target.diagonal
+        value = target.diagonal / target.linear if target.linear > 0 else math.inf
+        most = hard_tanh_ratio(least, which)
         if even > _ODD:
-            return (
+            return [], (
                 f"A hard tanh is odd, so {norms} and {square} must vanish, but they make up "
                 f"{even:.2g} of the diagonal."
             )
-        if not target.linear > 0:
-            return f"{linear} must be positive, and is {target.linear:.2g}."
-        value, quotient = target.diagonal / target.linear, f"{diagonal} / (input_norm² {linear})"
         if not value > 1 + 1e-12:
-            return f"{quotient} must be above 1, as of a linear layer, and is 1."
+            return [], f"{quotient} must be above 1, as of a linear layer, and is 1."
         if which == "ck" and not value < math.pi / 2:
-            return (
+            return [], (
                 f"{quotient} must be below pi/2 = 1.5708, the value of the sign function, and is "
-                f"{value:.6g}, {value / (math.pi / 2) - 1:.2%} more."
+                f"{value:.6g}."
             )
-        most = hard_tanh_ratio(_THRESHOLDS[0], which)
         if value > most:
-            return (
+            return [], (
                 f"{quotient} must be at most {most:.6g}, the value of a hard tanh that bends at "
-                f"{_THRESHOLDS[0]} standard deviations, and is {value:.6g}."
+                f"{least} standard deviations, and is {value:.6g}."
             )
-        return ""
-
-    def solutions(self, target: Numbers, input_norm: float, which: str) -> list[Proposal]:
-        """See :meth:`Family.solutions`; there is at most one."""
-        if self.violation(target, which):
-            return []
 
         def excess(logarithm: float) -> float:
-            ratio = hard_tanh_ratio(math.exp(logarithm), which)
-            return ratio - target.diagonal / target.linear
+            return hard_tanh_ratio(math.exp(logarithm), which) - value
 
         low, high = map(math.log, _THRESHOLDS)
         root = float(scipy.optimize.brentq(excess, low, high, xtol=1e-15, rtol=8.9e-16))
-        return [_hard_tanh(math.exp(root), target.linear, input_norm, which)]
+        return [_hard_tanh(math.exp(root), target.linear, input_norm, which)], ""
 
     def nearest(self, target: Numbers, input_norm: float, which: str) -> Proposal:
-        """See :meth:`Family.nearest`."""
+        """The network that misses least of the kernel."""
         small = 1e-9 * target.diagonal
 
         def built(linear: float, logarithm: float) -> Proposal:
@@ -239,45 +215,43 @@ class LeakyRectifiers:
 
     words = "leaky rectifiers"
 
-    def violation(self, target: Numbers, which: str) -> str:
-        """See :meth:`Family.violation`."""
+    def solutions(
+        self, target: Numbers, input_norm: float, which: str
+    ) -> tuple[list[Proposal], str]:
+        """All networks with these numbers, or the reason why there is none.
+
+        One layer if it is enough; else ordinary slopes first.
+        """
         diagonal, linear, norms, square = names(which)
         if target.linear <= _ODD * target.diagonal:
-            return f"{linear} must be positive, and vanishes."
-        if self.solutions(target, 1.0, which):
-            return ""
-        pairs = rectifier_weights(target, which)
-        if not pairs:
-            return (
+            return [], f"{linear} must be positive, and vanishes."
+        share = target.square / target.linear * (1.0 if which == "ck" else 2 / 3)
+        pairs = sorted(rectifier_weights(target, which), key=lambda pair: _condition(pair, which))
+        one, *two = (
+            _rectifiers(target.linear, shares, input_norm, which) for shares in [(share,), *pairs]
+        )
+        if _agree(target, one.numbers(which)):
+            return [one], ""
+        found = [p for p in two if _agree(target, p.numbers(which))]
+        if found:
+            return found, ""
+        if not two:
+            return [], (
                 f"No two leaky rectifiers have {linear}, {norms} and {square} in these "
                 f"proportions: {norms} input_norm²/{linear} = "
                 f"{target.norms / target.linear / 2:.6g} and {square} input_norm²/{linear} = "
                 f"{target.square / target.linear:.6g}."
             )
-        values = [
-            _rectifiers(target.linear, pair, 1.0, which).numbers(which).diagonal for pair in pairs
-        ]
+        values = [p.numbers(which).diagonal for p in two]
         value = min(values, key=lambda x: abs(x - target.diagonal))
-        return (
+        return [], (
             f"Leaky rectifiers that have {linear}, {norms} and {square} have no choice of "
             f"{diagonal}: it would be {value:.6g} and must be {target.diagonal:.6g}, "
             f"{target.diagonal / value - 1:+.2%}."
         )
 
-    def solutions(self, target: Numbers, input_norm: float, which: str) -> list[Proposal]:
-        """See :meth:`Family.solutions`; one layer if it is enough, ordinary slopes first."""
-        if target.linear <= _ODD * target.diagonal:
-            return []
-        share = target.square / target.linear * (1.0 if which == "ck" else 2 / 3)
-        pairs = sorted(rectifier_weights(target, which), key=lambda pair: _condition(pair, which))
-        candidates = [
-            _rectifiers(target.linear, shares, input_norm, which) for shares in [(share,), *pairs]
-        ]
-        found = [p for p in candidates if _agree(target, p.numbers(which))]
-        return found[:1] if found and len(found[0].layers) == 1 else found
-
     def nearest(self, target: Numbers, input_norm: float, which: str) -> Proposal:
-        """See :meth:`Family.nearest`; its slopes are a >= b >= 0."""
+        """The network that misses least of the kernel; its slopes are a >= b >= 0."""
 
         def built(linear: float, *shares: float) -> Proposal:
             return _rectifiers(linear, shares, input_norm, which)
@@ -291,7 +265,10 @@ class LeakyRectifiers:
         return _least(target, which, built, starts)
 
 
-FAMILIES: dict[str, Family] = {"hard_tanh": HardTanhs(), "leaky_relu": LeakyRectifiers()}
+FAMILIES: dict[str, HardTanhs | LeakyRectifiers] = {
+    "hard_tanh": HardTanhs(),
+    "leaky_relu": LeakyRectifiers(),
+}
 """The families in the order in which they are tried: the simplest networks first."""
 
 
@@ -442,21 +419,29 @@ class MomentMatching:
         if target.diagonal == 0:
             raise ValueError(f"the kernel is zero: {wanted.architecture} has an activation of zero")
         tried = [self.family] if self.family is not None else list(FAMILIES)
+        reasons = []
         for name in tried:
-            found = FAMILIES[name].solutions(target, norm, which)
+            found, reason = FAMILIES[name].solutions(target, norm, which)
             if found:
                 return _feasible(wanted, which, name, found)
+            reasons.append(reason)
         proposals = {name: FAMILIES[name].nearest(target, norm, which) for name in tried}
-        best = min(tried, key=lambda name: target.error(proposals[name].numbers(which)))
-        reasons = [FAMILIES[name].violation(target, which) for name in tried]
-        return _nearest(wanted, which, best, proposals[best], reasons)
+        errors = {name: target.error(p.numbers(which)) for name, p in proposals.items()}
+        best = min(errors, key=errors.__getitem__)
+        words = [
+            f"Not feasible. {' '.join(reasons)} Nearest to it:",
+            _intention(wanted, which, best, proposals[best]),
+            f"It is predicted to miss at most {errors[best]:.1e} of the kernel matrix, in spectral "
+            "norm, for as many isotropic inputs as dimensions, all of norm input_norm; varying "
+            "norms add to it, see gap. method='sphere' has the kernel for inputs of one norm.",
+        ]
+        return _verified(wanted, which, best, proposals[best], feasible=False, words=words)
 
 
 def _feasible(wanted: Coefficients, which: str, family: str, found: list[Proposal]) -> Design:
-    depth = len(found[0].layers)
-    words = [_intention(wanted, which, family, depth), _depth_reason(wanted, which, depth)]
+    words = [_intention(wanted, which, family, found[0]), _depth_reason(wanted, which, found[0])]
     others = tuple(
-        _verified(wanted, which, family, proposal, feasible=True, words=[*words, proposal.note])
+        _verified(wanted, which, family, proposal, feasible=True, words=words)
         for proposal in found[1:]
     )
     if others:
@@ -464,28 +449,12 @@ def _feasible(wanted: Coefficients, which: str, family: str, found: list[Proposa
             f"There are {len(found)} such networks; this is the one that errors of the target move "
             "least, and the other is in alternatives."
         )
-    words.append(found[0].note)
     best = _verified(wanted, which, family, found[0], feasible=True, words=words)
     return replace(best, alternatives=others)
 
 
-def _nearest(
-    wanted: Coefficients, which: str, family: str, proposal: Proposal, reasons: list[str]
-) -> Design:
-    error = target_numbers(wanted, which).error(proposal.numbers(which))
-    words = [
-        f"Not feasible. {' '.join(reasons)} Nearest to it:",
-        _intention(wanted, which, family, len(proposal.layers)),
-        f"It is predicted to miss at most {error:.1e} of the kernel matrix, in spectral norm, for "
-        "as many isotropic inputs as dimensions, all of norm input_norm; varying norms add to it, "
-        "see gap. method='sphere' has the kernel for inputs of one norm.",
-        proposal.note,
-    ]
-    return _verified(wanted, which, family, proposal, feasible=False, words=words)
-
-
-def _intention(wanted: Coefficients, which: str, family: str, depth: int) -> str:
-    layers = "One hidden layer" if depth == 1 else "Two hidden layers"
+def _intention(wanted: Coefficients, which: str, family: str, proposal: Proposal) -> str:
+    layers = "One hidden layer" if len(proposal.layers) == 1 else "Two hidden layers"
     groups = [g for g in wanted.architecture.parameter_groups if g in wanted.trainable]
     trained = "" if which == "ck" else f" with {', '.join(groups)} trained"
     return (
@@ -495,12 +464,12 @@ def _intention(wanted: Coefficients, which: str, family: str, depth: int) -> str
     )
 
 
-def _depth_reason(wanted: Coefficients, which: str, depth: int) -> str:
+def _depth_reason(wanted: Coefficients, which: str, proposal: Proposal) -> str:
     """Ling 2024, Remark 3.9, and the same for the NTK."""
     _, _, norms, square = names(which)
     values = _named(wanted, which)
     identity = f"{square} = {2 if which == 'ck' else 6} {norms}"
-    if depth == 1:
+    if len(proposal.layers) == 1:
         vanish = " = 0" if values[square] == 0 else ""
         return f"One layer is enough, since {identity}{vanish}, as in every such network."
     ratio = values[square] / values[norms] if values[norms] else math.inf
@@ -539,7 +508,7 @@ def _verified(
         residual=residual,
         errors={"predicted": target.error(got)},
         feasible=feasible,
-        explanation=" ".join([*filter(None, words), verdict]),
+        explanation=" ".join([*words, *filter(None, [proposal.note]), verdict]),
         family=family,
     )
 

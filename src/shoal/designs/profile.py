@@ -170,16 +170,16 @@ def choose(
     target, coefficients = np.zeros_like(sizes), np.zeros_like(sizes)
     signed = [0.0, 0.0]
     for parity, amount in enumerate(amounts):
-        mine = slice(parity, None, 2)
-        carried = rule.rows[mine] @ (rule.weights * rule.carriers[parity, 0])
+        same = slice(parity, None, 2)
+        carried = rule.rows[same] @ (rule.weights * rule.carriers[parity, 0])
         least = np.inf
-        for signs, direction in _patterns(natural[mine], carried):
-            wanted = signs * sizes[mine]
-            rest = wanted - direction * amount * carried
-            slope = rest @ rule.slopes[mine] + direction * amount * rule.carriers[parity, 1]
+        for signs, direction in _patterns(natural[same], carried):
+            wanted = signs * sizes[same]
+            remainder = wanted - direction * amount * carried
+            slope = remainder @ rule.slopes[same] + direction * amount * rule.carriers[parity, 1]
             cost = float((slope**2 * rule.lengths)[rule.inside].sum())
             if cost < least:
-                least, target[mine], coefficients[mine] = cost, wanted, rest
+                least, target[same], coefficients[same] = cost, wanted, remainder
                 signed[parity] = direction * amount
     return target, Profile(coefficients, (signed[0], signed[1]))
 
@@ -229,8 +229,8 @@ def _half(profile: Profile, side: float) -> list[tuple[float, float, np.ndarray]
 
 def _converged(terms: np.ndarray, half: float, size: np.ndarray) -> bool:
     """Whether what is left out is rounding, for the function and its first derivatives."""
-    rest = np.abs(terms[_DEGREE + 1 :]) @ half ** np.arange(_DEGREE + 1, _DEGREE + 3)
+    remainder = np.abs(terms[_DEGREE + 1 :]) @ half ** np.arange(_DEGREE + 1, _DEGREE + 3)
     orders = np.arange(_KEPT + 1)
-    lost = rest * ((_DEGREE + 2) / half) ** orders
+    lost = remainder * ((_DEGREE + 2) / half) ** orders
     local = np.maximum(np.abs(terms[: _KEPT + 1]) * _FACTORIALS[: _KEPT + 1], _SHARE * size)
     return bool((lost <= np.array(_TOLERANCE) * local).all())

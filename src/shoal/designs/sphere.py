@@ -158,7 +158,7 @@ def _verified(
     outer = {f"cosine {c:g}": float(e) for c, e in zip(_OUTER, error[-len(_OUTER) :], strict=True)}
     where = "every norm" if method.norm_gated else f"norm {norm:g}"
     trained = "" if which == "ck" else f", trained in {', '.join(sorted(function.trainable))}"
-    rest = (
+    remainder = (
         f" The remaining {carried:.1g} of the diagonal is carried by |x| and x log|x|, rounded "
         "off at zero."
         if carried
@@ -179,7 +179,7 @@ def _verified(
             f"One hidden layer with the {which.upper()} of {function.architecture!r}{trained}, for "
             f"all pairs of inputs of {where}. Its activation is made of {_DEGREE + 1} Hermite "
             f"coefficients of the kernel's power series; beyond {END} standard deviations it goes "
-            f"on linearly.{rest} At infinite width and random weights, the kernels of both "
+            f"on linearly.{remainder} At infinite width and random weights, the kernels of both "
             f"networks differ, relative to the diagonal, by at most {inner:.1e} for cosines up to "
             f"0.95 in size, and by {float(error.max()):.1e} for all cosines tried."
         ),

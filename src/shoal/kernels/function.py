@@ -19,7 +19,6 @@ from shoal.gaussian.domain import covariance, scale_tensor
 from shoal.kernels.arguments import checked_inputs, checked_samples
 from shoal.kernels.calculi import Angles, HalfAngle, Own, Pairs
 from shoal.kernels.calculi.angles import NoAngleError
-from shoal.kernels.calculi.jets import gradients
 from shoal.kernels.inputs import Inputs
 from shoal.kernels.recursions import Network, network_kernels
 from shoal.kernels.result import Kernels, Work
@@ -281,5 +280,9 @@ def _checked_orders(
 def _differentiate(value: Tensor, point: list[Tensor], orders: tuple[int, int, int]) -> Tensor:
     for variable, order in zip(point, orders, strict=True):
         for _ in range(order):
-            (value,) = gradients(value.sum(), variable)
+            if not value.requires_grad:  # the derivative of something linear
+                return torch.zeros_like(value)
+            (value,) = torch.autograd.grad(
+                value.sum(), variable, create_graph=True, materialize_grads=True
+            )
     return value

@@ -97,14 +97,14 @@ def learning_curve(
         >>> curve.test_error
         tensor([0.0177, 0.0136, 0.0121,    nan], dtype=torch.float64)
     """
-    features = math.inf if width is None or which != "ck" else float(_checked_width(width))
+    finite = width is not None and which == "ck"
+    features = float(integer("width", width, at_least=1)) if finite else math.inf
     targets, classes = targets_or_indicators(y)
     criterion = checked_criterion("ridge", ridge) if isinstance(ridge, str) else None
-    options: dict[str, Any] = {"trainable": trainable}
-    options["width"] = width if math.isinf(features) else None
-    given = 0.0 if isinstance(ridge, str) else ridge
-    problem = Problem.of(architecture, x, targets, given, which, memory, **options)
-    if math.isfinite(features):
+    options: dict[str, Any] = {"trainable": trainable, "width": None if finite else width}
+    first = 0.0 if isinstance(ridge, str) else ridge
+    problem = Problem.of(architecture, x, targets, first, which, memory, **options)
+    if finite:
         _check_features(problem)
     integer("repeats", repeats, at_least=1)
     seeded("seed", seed)
@@ -154,10 +154,6 @@ def learning_curve(
         wide.samples,
         (*checks, *reach),
     )
-
-
-def _checked_width(width: int) -> int:
-    return integer("width", width, at_least=1)
 
 
 def _check_features(problem: Problem) -> None:

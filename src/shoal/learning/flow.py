@@ -43,7 +43,7 @@ def gradient_flow(
     reduction: Literal["sum", "mean"] = "sum",
     covariance: Literal["none", "diagonal", "full"] = "diagonal",
 ) -> GradientFlow:
-    r"""Predict how an infinitely wide network trains, and what it then predicts.
+    r"""Predict the training of an infinitely wide network, and its predictions.
 
     With the NTK $\Theta$ of the trained weights, full-batch gradient flow gives
     $f_t(X) = y + e^{-\Theta t}(f_0(X) - y)$, and $k$ steps of gradient descent of size $\eta$ the

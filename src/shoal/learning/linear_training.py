@@ -167,13 +167,13 @@ class LinearTraining:
     def eigenvalues(self) -> Tensor:
         """The eigenvalues of the NTK, divided by n if the loss is: the rates of training.
 
-        They ascend; those that cannot be told from zero are zero.
+        They ascend; those within rounding of zero are zero.
         """
         return self._eigenvalues
 
     @property
     def resolution(self) -> float:
-        """Eigenvalues below it cannot be told from zero."""
+        """Eigenvalues below it are within rounding of zero."""
         return self._resolution
 
     @property
@@ -309,7 +309,7 @@ class LinearTraining:
         return values.to(self._y)
 
     def _warn_of_unresolved(self, time: float) -> None:
-        """Warn if directions that cannot be told from null ones matter."""
+        """Warn if directions within rounding of null ones matter."""
         null, energy = self.eigenvalues == 0, self._energy()
         if self.resolution == 0 or not bool(null.any()):
             return

@@ -54,7 +54,7 @@ def learning_curve(
 
 
 def gradient_flow(k: Tensor, f: Tensor, y: Tensor, time: float) -> Tensor:
-    r"""$f_t$ on all inputs, of which the first n are trained on: $\dot f = -\Theta (f(X) - y)$.
+    r"""$f_t$ on all inputs, trained on the first n of them: $\dot f = -\Theta (f(X) - y)$.
 
     Args:
         k: $\Theta$ of all inputs with each other.
@@ -65,6 +65,6 @@ def gradient_flow(k: Tensor, f: Tensor, y: Tensor, time: float) -> Tensor:
     generator = torch.zeros_like(k)
     generator[:, : len(y)] = -k[:, : len(y)]
     evolution = torch.from_numpy(scipy.linalg.expm(time * generator.numpy()))
-    rest = torch.zeros(len(k) - len(y), *y.shape[1:], dtype=y.dtype)
-    target = torch.cat([y, rest])
+    zeros = torch.zeros(len(k) - len(y), *y.shape[1:], dtype=y.dtype)
+    target = torch.cat([y, zeros])
     return target + evolution @ (f - target)

@@ -154,7 +154,7 @@ def _limit(memory: int | str | None, device: torch.device) -> int:
 
 
 def checked_labels(name: str, y: Any, samples: int) -> Tensor:
-    """Labels of shape (n,) or (n, q), or an error that names what is wrong with them."""
+    """Labels of shape (n,) or (n, q), or an error that names the fault."""
     targets = float_tensor(name, as_tensor(y, name))
     if targets.dim() not in (1, 2) or len(targets) != samples:
         raise ValueError(

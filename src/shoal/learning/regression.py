@@ -106,9 +106,9 @@ def kernel_regression(
     shared = processes(process_group)
     with shared.collective():
         criterion = checked_criterion("ridge", ridge) if isinstance(ridge, str) else None
-        given = 0.0 if isinstance(ridge, str) else ridge
+        first = 0.0 if isinstance(ridge, str) else ridge
         problem = Problem.of(
-            architecture, x, y, given, which, memory, trainable=trainable, width=width
+            architecture, x, y, first, which, memory, trainable=trainable, width=width
         )
         one_of("on_failure", on_failure, ("raise", "warn"))
         function("on_progress", on_progress)

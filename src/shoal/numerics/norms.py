@@ -21,7 +21,7 @@ _COARSE = 1e-3  # a relative residual; the error of the eigenvalue is about its 
 # the second one where numbers overflow
 _FAILURES = (ConvergenceError, torch.linalg.LinAlgError)  # type: ignore[attr-defined]
 _NOISE = 0.3  # of the last eigenvector's length: no eigenvector is overlooked that overtakes it
-_EXHAUSTED = 1e-13  # of a vector's length: what is new in it by less is made by rounding
+_EXHAUSTED = 1e-13  # share of a vector's length: a smaller new part is rounding
 _ROUNDING = 8.0  # in units of size times machine precision, per squaring; generous
 
 
@@ -129,7 +129,7 @@ def start_vector(size: int, like: Tensor) -> Tensor:
 def dominant_singular_pair(matrix: Tensor, near: Tensor | None = None) -> Eigenpair:
     """The largest singular value, within about 1e-5 of it, and its right singular vector.
 
-    It is the norm of the matrix, and what is returned is never above it but for rounding.
+    It is the norm of the matrix; the result is never above it but for rounding.
 
     Args:
         matrix: Of any shape (rows, columns).
@@ -158,7 +158,7 @@ def norms_from_below(
     *,
     rounding: float = _EXHAUSTED,
 ) -> Tensor:
-    r"""The norms of many matrices $J$, one for each row, of which only products are at hand.
+    r"""The norms of many matrices $J$, one for each row, from their products.
 
     Each is the largest singular value of $J$ on the Krylov space of $J^\top J$, never above the
     norm but for rounding.

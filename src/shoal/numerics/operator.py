@@ -58,7 +58,7 @@ class Operator(ABC):
         """The product with columns that are checked, in the operator's dtype."""
 
     def _columns(self, other: Any, size: int) -> Tensor:
-        """Return a factor as columns of shape (size, q), or say what is wrong with it.
+        """Return a factor as columns of shape (size, q), or raise an error.
 
         Tensors must be on the device of the operator; arrays are copied there.
 
@@ -87,7 +87,7 @@ def like_factor(other: Any, result: Tensor) -> Any:
 
 
 def refuse_gradients(given: Mapping[str, Tensor | None], why: str) -> None:
-    """Refuse tensors, by their names, of which gradients would silently be lost.
+    """Refuse tensors, by their names, whose gradients would silently be lost.
 
     Raises:
         ValueError: If one of them requires gradients where these are enabled.

@@ -19,7 +19,7 @@ class RowSpaces:
         self._columns: list[Tensor] = []
 
     def add(self, rows: Tensor) -> Tensor:
-        """Add what is new in further vectors, and return the lengths of that."""
+        """Add the new part of further vectors, and return its length."""
         space = torch.stack(self.basis, 1)  # shape: (n, count, size)
         known = torch.zeros_like(space[:, :, 0])
         for _ in range(2):  # once leaves what rounding left

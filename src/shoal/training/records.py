@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import cycle
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -86,26 +87,16 @@ class Records:
         Raises:
             ImportError: If matplotlib is not installed.
         """
-        names = [name for name in _PANELS if name in self.monitors]
-        count = 1 + len(names) + bool(self.distances)
-        columns = min(count, 3)
-        rows = -(-count // columns)
+        names = ["loss", *(name for name in _PANELS if name in self.monitors)]
+        names += ["distances"] if self.distances else []
+        columns = min(len(names), 3)
+        rows = -(-len(names) // columns)
         figure = empty_figure(4.2 * columns, 3.2 * rows)
-        from matplotlib.ticker import MaxNLocator
-
         panels: list[Axes] = list(figure.subplots(rows, columns, squeeze=False).flat)
-        _draw_loss(panels[0], self)
-        for axes, name in zip(panels[1:], names, strict=False):
-            _draw_monitor(axes, self, name)
-        if self.distances:
-            _draw_distances(panels[1 + len(names)], self)
-        for axes in panels[count:]:
+        for axes, name in zip(panels, names, strict=False):
+            _draw(axes, self, name)
+        for axes in panels[len(names) :]:
             axes.set_axis_off()
-        for axes in panels[:count]:
-            axes.set_xlabel("step")
-            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-            axes.grid(color="#e4e4e4", linewidth=0.6)
-            axes.legend(framealpha=0.7, edgecolor="none")
         return figure
 
 
@@ -158,44 +149,39 @@ class TrainingError(ConvergenceError):
         self.run: Any = run
 
 
-def _draw_loss(axes: Axes, run: Records) -> None:
-    steps, batches = run.loss_steps, getattr(run, "batch_losses", None)
-    if batches is not None:
-        axes.plot(range(len(batches)), batches, color=_LIGHT, linewidth=0.8, label="of batches")
-    marker = "" if len(steps) > 20 else "."
-    axes.plot(steps, run.losses, color=_COLORS[0], label="loss", marker=marker)
-    if run.loss_bound is not None and len(steps) and run.loss_bound[-1] > 0:
-        axes.plot(steps, run.loss_bound, "--", color=_GRAY, label="bound")
-    _finish(axes, run, "loss", run.title, ratio=1.0)
+def _draw(axes: Axes, run: Records, name: str) -> None:
+    """A number against steps, with its bound where that is promised."""
+    from matplotlib.ticker import MaxNLocator
 
-
-def _draw_monitor(axes: Axes, run: Records, name: str) -> None:
-    """A measured number, with its bound if that is promised."""
-    axes.plot(run.monitor_steps, run.monitors[name], ".-", color=_COLORS[0], label="measured")
-    if name in run.kept:
-        axes.plot(run.monitor_steps, run.bounds[name], "--", color=_GRAY, label="bound")
-    _finish(axes, run, name, _PANELS[name])
-
-
-def _draw_distances(axes: Axes, run: Records) -> None:
-    """The distance of each group from its start, below what a certificate allows."""
-    for index, (name, values) in enumerate(run.distances.items()):
-        color, limit = _COLORS[index % len(_COLORS)], run.bounds.get(f"distance.{name}")
-        axes.plot(run.monitor_steps, values, ".-", color=color, label=name)
-        if limit is not None:
-            axes.plot(run.monitor_steps, limit, "--", color=color)
-    broken = [name for name in run.violations if name.startswith("distance.")]
-    first = min(broken, key=run.violations.__getitem__, default="")
-    bounded = any(name.startswith("distance.") for name in run.bounds)
-    _finish(axes, run, first, f"distance from the start{', bound dashed' if bounded else ''}")
-
-
-def _finish(axes: Axes, run: Records, name: str, title: str, ratio: float = 100.0) -> None:
-    """A title, a mark where the promise was broken, and a log scale for values so far apart."""
-    values = [float(v) for line in axes.get_lines() for v in np.asarray(line.get_ydata())]
-    numbers = [v for v in values if 0 < v < float("inf")]
-    if numbers and max(numbers) >= ratio * min(numbers):
+    steps, bounds, broken = run.monitor_steps, run.bounds, {name}
+    title, apart = _PANELS.get(name, run.title), 100.0  # a log scale for values so far apart
+    if name == "loss":
+        steps, apart = run.loss_steps, 1.0
+        bounds = {} if run.loss_bound is None else {"loss": run.loss_bound}
+        lines = {"loss": ("loss", run.losses)}
+        if (batches := getattr(run, "batch_losses", None)) is not None:
+            axes.plot(range(len(batches)), batches, color=_LIGHT, linewidth=0.8, label="of batches")
+    elif name == "distances":
+        lines = {f"distance.{group}": (group, d) for group, d in run.distances.items()}
+        broken = set(lines)
+        title = f"distance from the start{', bound dashed' if broken & set(bounds) else ''}"
+    else:
+        lines = {name: ("measured", run.monitors[name])}
+        bounds = bounds if name in run.kept else {}
+    marker = "." if len(steps) <= 20 or name != "loss" else ""
+    for (key, (label, values)), color in zip(lines.items(), cycle(_COLORS), strict=False):
+        axes.plot(steps, values, color=color, label=label, marker=marker)
+        if key in bounds and len(steps) and bounds[key][-1] > 0:
+            kind = (color, None) if name == "distances" else (_GRAY, "bound")
+            axes.plot(steps, bounds[key], "--", color=kind[0], label=kind[1])
+    shown = [float(v) for line in axes.get_lines() for v in np.asarray(line.get_ydata())]
+    positive = [v for v in shown if 0 < v < float("inf")]
+    if positive and max(positive) >= apart * min(positive):
         axes.set_yscale("log", nonpositive="mask")
-    if name in run.violations:
-        axes.axvline(run.violations[name], color=_BROKEN, label="broken")
+    if first := [step for promise, step in run.violations.items() if promise in broken]:
+        axes.axvline(min(first), color=_BROKEN, label="broken")
     axes.set_title(title)
+    axes.set_xlabel("step")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.grid(color="#e4e4e4", linewidth=0.6)
+    axes.legend(framealpha=0.7, edgecolor="none")

@@ -261,11 +261,11 @@ class _Checkpoint:
         """Let a loop continue from the file, if there is one."""
         if not self.path.exists():
             return
-        network, x = loop.watch.objective.network, loop.watch.objective.x.first
+        network = loop.watch.objective.network
         try:
             with zipfile.ZipFile(self.path) as file:
                 damaged = file.testzip()  # torch does not check the checksums
-            state = torch.load(self.path, map_location=x.device, weights_only=True)
+            state = torch.load(self.path, map_location="cpu", weights_only=True)
             step, there = state["step"], _description(state["model"], state["kind"], state["tag"])
         except Exception as error:  # whatever is in the file
             raise ValueError(f"{self.path} is damaged or not a checkpoint: {error}") from error

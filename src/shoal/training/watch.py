@@ -331,7 +331,9 @@ class Watch:
         self._looks, self._least = list(state["looks"]), state["least"]
         self._columns = {name: list(values) for name, values in state["columns"].items()}
         self.violations = dict(state["violations"])
-        self.measures.initial, self.objective.initial = state["gram"], dict(state["start"])
+        device, gram = self.objective.x.first.device, state["gram"]
+        self.measures.initial = None if gram is None else gram.to(device)
+        self.objective.initial = {name: start.to(device) for name, start in state["start"].items()}
 
 
 def _column(numbers: list[float]) -> Tensor:

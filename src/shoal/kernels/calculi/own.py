@@ -22,12 +22,10 @@ class Variances:
     Attributes:
         values: The variances. shape: (n,)
         means: Means of the features, times the root of the width.
-        argument: Variances of what the last activation saw (mean squares, where it has a mean).
     """
 
     values: Tensor
     means: Tensor | float = 0.0
-    argument: Tensor | float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,13 +53,13 @@ class Own(OfVectors):
     def combine(self, terms: list[tuple[Scalar, Variances]], constant: Scalar = 0.0) -> Variances:
         """The weighted sum."""
         total = weighted([(factor, s.values) for factor, s in terms], constant)
-        return Variances(total, argument=terms[0][1].argument)
+        return Variances(total)
 
     def residual(self, below: Variances, pushed: Variances, skip: float, gain: float) -> Variances:
         """The sum of features and of what a layer makes of them."""
         cross = 2 * skip * gain * below.means * pushed.means
         values = skip**2 * below.values + cross + gain**2 * pushed.values
-        return Variances(values, skip * below.means + gain * pushed.means, pushed.argument)
+        return Variances(values, skip * below.means + gain * pushed.means)
 
     def push(self, phi: Activation, state: Variances, *, mean: bool) -> Pushed[Variances]:
         """Mean squares of an activation and of its derivative."""
@@ -81,9 +79,9 @@ class Own(OfVectors):
             torch.where(variance > 0, activation_mean(phi, some), phi(0 * some)) if mean else 0.0
         )
         if self.differentiable:  # duals of kinks have no second derivatives where u = v
-            return Variances(squares_at(phi, variance)[0], means, variance)
+            return Variances(squares_at(phi, variance)[0], means)
         # by the formula of pairs, so that cosines of ±1 stay so to the last bit
-        return Variances(dual(phi, variance, variance, variance), means, variance)
+        return Variances(dual(phi, variance, variance, variance), means)
 
     def fixed_point(self, loop: Loop, injected: Variances) -> Variances:
         """The variances at equilibrium."""

@@ -11,17 +11,12 @@ $P + G$, and the NTK is a sum over the trained groups: $P$ (readout), $G$ (skip)
 (input) or $\beta$ (bias). Without biases they are together the limit of the paper's $H$.
 """
 
-from dataclasses import replace
 from typing import Any
 
 from shoal.activations import ReLU
 from shoal.architectures import ImplicitNetwork
-from shoal.kernels.calculi.jets import Jets, Taylor
-from shoal.kernels.calculi.own import Variances
-from shoal.kernels.calculi.power_series import Number, PowerSeries
 from shoal.kernels.function import KernelFunction, kernels_in
-from shoal.kernels.rectified.integrals import Equilibrium, equilibrium
-from shoal.kernels.rectified.series import equilibrium_series
+from shoal.kernels.rectified.integrals import equilibrium
 from shoal.kernels.recursions import Network
 
 
@@ -34,7 +29,8 @@ def implicit_network_kernels(
     start, _ = calculus.start(gated=False)
     seen = calculus.combine([(1.0, start)], bias)
     feature, slope = calculus.push(ReLU(), seen, mean=False)
-    unit, norms = _equilibrium(architecture.gamma, calculus, seen)
+    angle, norms = calculus.angle(seen)
+    unit = equilibrium(architecture.gamma, angle)
     state, turn = norms * unit.state, architecture.gamma**2 * unit.active
     through = calculus.geometric(turn)
     entering = unit.passed * through + slope()
@@ -46,22 +42,4 @@ def implicit_network_kernels(
         "bias": bias * entering,
     }
     ntk = sum((shares[group] for group in sorted(function.trainable)), 0.0 * state)
-    if isinstance(feature, Variances):
-        feature = replace(feature, argument=architecture.gamma**2 * state + feature.values)
     return Network(state + shares["skip"], ntk, feature)
-
-
-def _equilibrium(gamma: float, calculus: Any, seen: Any) -> tuple[Equilibrium[Any], Any]:
-    """The equilibrium for inputs of norm one, and its factor."""
-    if isinstance(calculus, PowerSeries):
-        place = float(seen.covariance.coefficients[0]) / seen.variance
-        found = equilibrium_series(gamma, calculus.degree, place=place)
-        return Equilibrium(*map(Number, found)), seen.variance
-    if isinstance(calculus, Jets):
-        cosine, norms = calculus.cosine(seen)
-        rest = 1 - cosine.value
-        found = equilibrium_series(gamma, 2, place=cosine.value)
-        steps = (Taylor(f[0], f[1] / rest, 2 * f[2] / rest**2) for f in found)
-        return Equilibrium(*map(cosine.mapped, steps)), norms
-    angle, norms = calculus.angle(seen)
-    return equilibrium(gamma, angle), norms
