@@ -1203,8 +1203,9 @@ def command_certify() -> Any:
 @call(1e-5, "rounded to seven digits for the page", "typer", "rich", "jinja2", "sklearn")
 def command_explore() -> Any:
     with tempfile.TemporaryDirectory() as folder:
-        found = command("explore", "digits", "-n", "100", "--out", f"{folder}/page.html")
-        written = os.listdir(folder)
+        found = command("explore", "digits", "-n", "100", "--output", folder)
+        # stored when the page could have any name
+        written = [name.replace("explorer", "page") for name in os.listdir(folder)]
     names = ("samples", "size", "values", "norms")
     population = {name: found["population"][name] for name in names}
     return {"code": found["code"], "files": written, "population": population}

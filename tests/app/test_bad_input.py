@@ -84,7 +84,7 @@ CASES: dict[str, tuple[str, str]] = {  # what is typed, and words of the message
     "samples of another size": ("diagnose w.pt --code net.py:Net --data wide.npy", "shape"),
     "no samples": ("diagnose w.pt --code net.py:Net -n 0", "-n"),
     "tolerance": ("diagnose w.pt --code net.py:Net --data x.npy --tolerance 2", "tolerance must"),
-    "no page": ("explore --out .", "--out must be a file that ends in .html"),
+    "page in a file": ("explore --output x.npy", "x.npy"),
     "label without data": ("explore --label y", "--label must be left out without DATA"),
     "activation without a table": ("explore --activation blub", "'blub'"),
 }
@@ -159,3 +159,13 @@ def test_interrupts_have_their_exit_code(monkeypatch: pytest.MonkeyPatch) -> Non
     result = CliRunner().invoke(app, ["design"])
     assert result.exit_code == 130
     assert result.stderr.startswith("Interrupted")
+
+
+def test_warnings_of_the_library_are_one_line() -> None:
+    code = (
+        "import sys, warnings, shoal.app.options as o, shoal.app\n"
+        "o.architecture_of = lambda *_: warnings.warn('mind\\nthis') or sys.exit(0)\n"
+        "sys.argv = ['shoal', 'design']\nshoal.app.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr == "Warning: mind this\n"

@@ -97,8 +97,9 @@ def test_data_of_zeros_are_refused() -> None:
 
 
 def test_the_command_writes_a_page(tmp_path: Path) -> None:
-    out = tmp_path / "new" / "page.html"
-    code, told = run("digits", "-n", "300", "--out", str(out), "--activation", "relu", "--json")
+    out = tmp_path / "new" / "explorer.html"
+    options = ["--output", str(out.parent), "--activation", "relu", "--json"]
+    code, told = run("digits", "-n", "300", *options)
     document = json.loads(told)
     assert code == 0
     assert document["page"] == str(out)

@@ -3,6 +3,7 @@
 import os
 import sys
 import traceback
+import warnings
 from typing import Annotated, Any
 
 import typer
@@ -28,6 +29,7 @@ class Commands(TyperGroup):
 
     def main(self, *args: Any, **options: Any) -> Any:
         """Run a command and exit."""
+        shown, warnings.formatwarning = warnings.formatwarning, _warning_line
         try:
             code = super().main(*args, **options | {"standalone_mode": False})
             sys.stdout.flush()  # now, so that a full disk is an error
@@ -45,9 +47,16 @@ class Commands(TyperGroup):
             text = _in_words(error) if usage is None else usage()
             typer.echo(" ".join(f"Error: {text}".split()), err=True)
             code = BAD_INPUT
+        finally:
+            warnings.formatwarning = shown
         if code == INTERRUPTED:
             typer.echo("Interrupted; no file is half-written.", err=True)
         sys.exit(code if isinstance(code, int) else 0)
+
+
+def _warning_line(message: Warning | str, *_: Any, **__: Any) -> str:
+    """A warning of the library as one line."""
+    return " ".join(f"Warning: {message}".split()) + "\n"
 
 
 def _in_words(error: Exception) -> str:

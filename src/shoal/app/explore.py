@@ -20,10 +20,9 @@ def explore(
     activation: options.Activation = "tanh",
     recurrent_variance: options.RecurrentVariance = 0.2,
     input_variance: options.InputVariance = 0.8,
-    out: Annotated[
-        Path,
-        typer.Option("--out", "--output", metavar="FILE", help="The page; its folder is made."),
-    ] = Path("explorer.html"),
+    output: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="Folder for the page, explorer.html.")
+    ] = Path(),
     json: options.Json = False,
 ) -> None:
     """A page to explore a DEQ, with your data.
@@ -33,9 +32,9 @@ def explore(
     and no network. With DATA it uses the norms, the covariance and the labels; the inputs are
     centered and scaled as by analyze.
 
-    Examples: shoal explore; shoal explore x.npz --out pages/mine.html --activation relu.
+    Examples: shoal explore; shoal explore x.npz --output pages --activation relu.
     """
-    from shoal.app import output
+    from shoal.app import output as out
     from shoal.app.explorer import explorer_page, population_of, two_classes
     from shoal.app.inputs import load_inputs
     from shoal.core import checks
@@ -43,9 +42,7 @@ def explore(
 
     checks.real("--recurrent-variance", recurrent_variance, at_least=0)
     checks.real("--input-variance", input_variance, above=0)
-    if out.suffix != ".html" or out.is_dir():
-        raise ValueError(f"--out must be a file that ends in .html, got {str(out)!r}")
-    with output.working("Summarizing the data"):
+    with out.working("Summarizing the data"):
         if data is None:
             left_out(context, "label n standardize", "without DATA")
             population = two_classes()
@@ -56,12 +53,13 @@ def explore(
             activation=activation,
             recurrent_variance=recurrent_variance,
             input_variance=input_variance,
-            command=output.command_line(),
+            command=out.command_line(),
         )
-    output.prepare(out.parent)
-    write_text(out, page)
+    out.prepare(output)
+    file = output / "explorer.html"
+    write_text(file, page)
     if json:
-        document = {"page": str(out), "bytes": len(page.encode())}
+        document = {"page": str(file), "bytes": len(page.encode())}
         typer.echo(json_text(document | {"population": population.document()}), nl=False)
     else:
-        output.note(f"Written: {out}. It opens in any browser, from the disk.")
+        out.note(f"Written: {file}. It opens in any browser, from the disk.")

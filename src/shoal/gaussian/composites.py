@@ -14,14 +14,9 @@ class _Composite(Activation):
     inner: Activation
 
     @property
-    def kink_locations(self) -> tuple[float, ...] | None:
-        """The kinks of the composed activation."""
-        return self.inner.kink_locations
-
-    @property
-    def panel_edges(self) -> tuple[float, ...] | None:
-        """The edges of the composed activation's panels."""
-        return self.inner.panel_edges
+    def panels_of(self) -> Activation:
+        """The composed activation, whose panels resolve it."""
+        return self.inner.panels_of
 
 
 @dataclass(frozen=True)

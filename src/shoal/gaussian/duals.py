@@ -106,9 +106,10 @@ class Duals:
 
     def _block(self, series: list[Tensor], places: Tensor, c: Tensor) -> Tensor:
         """Both duals of some pairs. shape: (2, *c.shape)."""
+        assert self._table is not None
         a, b = (self.variances[place][:, None].expand_as(c) for place in places)
         cosine, sine = correlation(a, b, c)
-        t = unit(torch.atan2(sine, cosine))
+        t = unit(torch.atan2(sine, cosine), self._table.width)
         basis = chebyshev_basis(t.flatten(), max(each.shape[-1] for each in series) - 1)
         basis = basis.view(len(basis), *c.shape).transpose(0, 1)
         sums = [torch.bmm(each[:, None], basis[:, : each.shape[-1]])[:, 0] for each in series]

@@ -18,6 +18,7 @@ $D_{kj}$ differ by is the error.
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import TypeAlias
 
 import torch
@@ -26,19 +27,22 @@ from torch import Tensor
 from shoal.activations import Activation
 from shoal.activations.panels import gauss_legendre, jump
 from shoal.core.exceptions import AccuracyError
+from shoal.gaussian.polynomials import normalized_hermite
 from shoal.gaussian.quadrature import nearby_breaks, normal_density, resolved_edges, window_edges
 
 Orders: TypeAlias = tuple[tuple[int, int], ...]
 
 _ERROR = 1e-13  # largest difference of both orders of u and v, relative to the mean squares
-_STEP = 0.14  # in y; the step of a half-line, which is graded towards a kink, is the same
+_STEP, _GRADED = 0.14, 0.115  # steps in y; on half-lines, which are graded towards a kink
 _DETAIL = 0.25  # step in τ, in widths of the finest panel that resolves the activation
 _FINE = 0.4  # step in ξ
-_HALVINGS = 3
+_HALVINGS = 5  # of the work
+_PROBES = 3  # angles at which the first look is taken
 _WINDOW = 8.7  # standard deviations, of functions that grow no faster than powers
-_PANEL = 16  # nodes of a panel between kinks
+_PANEL = 18  # nodes of a panel between kinks
 _FAR = 64.0  # where an activation that has asymptotes is one of them
 _MOST = 1 << 14  # places τ
+_MOMENTS, _NOTHING = 24, 1e-17  # of the remainder; the share of the last of them
 
 
 def can_grid(phi: Activation, orders: Orders, largest: float) -> bool:
@@ -66,26 +70,43 @@ def grid(
     Raises:
         AccuracyError: If both orders of u and v differ, or a derivative vanishes.
     """
+    # a few of them tell which steps are short enough; one variance alone shows no error
+    few = variances[[0, len(variances) // 2, -1]]
+    few, at = torch.cat([few, few[-1:] / 2]), angles[:: max(1, len(angles) // _PROBES)]
+    for halving in range(_HALVINGS):
+        share = 0.5 ** (halving / 2)
+        if len(variances) > len(few) and _grid(phi, orders, few, at, share)[2] > _ERROR:
+            continue
+        some = torch.cat([variances, variances[-1:] / 2])
+        values, sizes, error = _grid(phi, orders, some, angles, share)
+        if error <= _ERROR:
+            return values[:, :, :-1, :-1], {order: size[:-1] for order, size in sizes.items()}
+    raise AccuracyError(
+        f"the duals of {phi!r} at variances up to {float(variances.max()):.3g} differ if u and v "
+        "change places"
+    )
+
+
+def _grid(
+    phi: Activation, orders: Orders, variances: Tensor, angles: Tensor, share: float
+) -> tuple[Tensor, dict[int, Tensor], float]:
+    """The same with a share of the steps, and the difference of both orders of u and v."""
     both = tuple(dict.fromkeys(pair for j, k in orders for pair in ((j, k), (k, j))))
     forth, back = ([both.index(pair[::step]) for pair in orders] for step in (1, -1))
-    some = torch.cat([variances, variances[-1:] / 2])  # one variance alone shows no error
-    error = math.inf
-    for halving in range(_HALVINGS):
-        rule = _Grid(phi, both, some, 0.5**halving)
-        sizes = rule.sizes
-        if not all(bool((size > 0).all()) for size in sizes.values()):
-            raise AccuracyError(f"a derivative of {phi!r} vanishes")
-        found = rule.duals(angles)
-        found /= torch.stack([torch.outer(sizes[j], sizes[k]) for j, k in both])[..., None]
-        values, swapped = found[:, forth], found[:, back].transpose(2, 3)
-        error = float((values - swapped).abs().max())
-        if error <= _ERROR:
-            mean = ((values + swapped) / 2)[:, :, :-1, :-1]
-            return mean, {order: size[:-1] for order, size in sizes.items()}
-    raise AccuracyError(
-        f"the duals of {phi!r} at variances up to {float(some.max()):.3g} are known to {error:.1g} "
-        "only"
-    )
+    rule = _Grid(phi, both, variances, share)
+    sizes = rule.sizes
+    if not all(bool((size > 0).all()) for size in sizes.values()):
+        raise AccuracyError(f"a derivative of {phi!r} vanishes")
+    found = rule.duals(angles)
+    found /= torch.stack([torch.outer(sizes[j], sizes[k]) for j, k in both])[..., None]
+    values, swapped = found[:, forth], found[:, back].transpose(2, 3)
+    # at an angle of zero both orders are one sum: other steps show its error
+    others = _Grid(phi, both, variances, share / math.sqrt(2)).sizes
+    errors = [
+        (values - swapped).abs().max(),
+        *((others[k] / sizes[k] - 1).abs().max() for k in sizes),
+    ]
+    return (values + swapped) / 2, sizes, float(torch.stack(errors).max())
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,7 +199,7 @@ class _Grid:
 
     def _outer(self, finest: float) -> tuple[Tensor, Tensor]:
         """The values of x, symmetric about zero or one half of them, and their weights."""
-        step = _STEP * self.share
+        step = (_GRADED if self._kinked else _STEP) * self.share
         if self._kinked:  # doubly exponential towards the kink
             y = torch.arange(
                 -3.7, math.log(self._window / finest) + step, step, dtype=torch.float64
@@ -284,12 +305,39 @@ class _Grid:
         return result
 
     def _summed(self, mean: Tensor, std: Tensor) -> Tensor:
+        """The sums over places, or over moments where the density is much wider than these."""
         tau, rest = self._places
-        z = (mean[..., None] - tau).div_(std[..., None])
-        sums = (z.square_().mul_(-0.5).exp_() @ rest).movedim(-1, 0) / (
-            std * math.sqrt(2 * math.pi)
-        )
-        return sums + torch.stack([self._asymptotic(k, mean, std**2) for k in self._inner_orders])
+        far = std[:, 0] >= self._farthest
+        result = mean.new_empty(rest.shape[1], *mean.shape)
+        if not bool(far.all()):
+            near = std[~far][..., None]
+            z = (mean[~far][..., None] - tau).div_(near)
+            sums = (z.square_().mul_(-0.5).exp_() @ rest).movedim(-1, 0)
+            result[:, ~far] = sums / (near[..., 0] * math.sqrt(2 * math.pi))
+        if bool(far.any()):
+            z = mean[far] / std[far]
+            polynomials = normalized_hermite(z, normal_density(z) / std[far])
+            terms = torch.stack(list(islice(polynomials, _MOMENTS)), 1)  # shape: (n, moments, x)
+            powers = std[far] ** -torch.arange(_MOMENTS)
+            weights = powers[:, None] * self._moments.T  # shape: (n, orders, moments)
+            result[:, far] = torch.bmm(weights, terms).transpose(0, 1)
+        return result + torch.stack([self._asymptotic(k, mean, std**2) for k in self._inner_orders])
+
+    @cached_property
+    def _moments(self) -> Tensor:
+        r"""$\int r(\tau)\,\tau^m\,d\tau / \sqrt{m!}$. shape: (moments, orders)."""
+        tau, rest = self._places
+        m = torch.arange(_MOMENTS, dtype=torch.float64)
+        return (tau ** m[:, None] @ rest) / (torch.lgamma(m + 1) / 2).exp()[:, None]
+
+    @cached_property
+    def _farthest(self) -> float:
+        """The standard deviation from which on the series of moments has ended."""
+        tau, rest = self._places
+        m = torch.arange(_MOMENTS - 4, _MOMENTS, dtype=torch.float64)
+        sizes = tau.abs() ** m[:, None] @ rest.abs() / rest.abs().sum(0)  # He_m is about √m!
+        roots = (sizes.amax(1) * (-torch.lgamma(m + 1) / 2).exp() / _NOTHING) ** (1 / m)
+        return float(roots.max())
 
     def _smoothed(self, mean: Tensor, std: Tensor) -> Tensor:
         window, step = self._window, _FINE * self.share

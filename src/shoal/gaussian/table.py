@@ -27,13 +27,15 @@ Span: TypeAlias = tuple[int, int]
 _STEP = 1  # ranges of log₂ of variances end at multiples of this
 _SMALLEST, _LARGEST = -40, 48
 _ACROSS = (12, 24, 48, 96)  # degrees in the variances ...
-_AROUND = (32, 64, 128, 256, 512, 1024, 2048, 4096)  # ... and in the angle that are tried
+_AROUND = (32, 64, 128, 256, 512)  # ... and in the angle that are tried
 _DECAYED = 0.8  # share of the degree that may be needed, so that the rest is seen to be nothing
-_NEGLIGIBLE = 1e-14  # what is left out of a line
-_ROUNDING = 2e-15  # of a coefficient
+_NEGLIGIBLE = 2e-14  # what is left out of a line
+_ROUNDING = 8e-15  # of a coefficient
 _ERROR = 2e-13  # largest, relative to the root of both mean squares
 _CHECKS = 5
 _SHARED = 4  # pairs of a variance from which on they are grouped
+_LAYER = 2.0  # width of the layers at the ends of the angle, times the largest standard deviation
+_BISECTIONS = 60
 _BLOCK = 1 << 15  # points that are evaluated together
 
 
@@ -71,6 +73,7 @@ class Table:
     Attributes:
         orders: The orders $(j, k)$.
         span: The range of $\log_2$ of the variances.
+        width: That of the layers at the ends of the angle.
         sizes: Series of the roots of mean squares, by derivative.
         sides: For both sides, functions of a variance, by order. shapes: (rank, terms)
         cores: Coefficients of their products, by order. shapes: (rank, rank, angular terms)
@@ -78,6 +81,7 @@ class Table:
 
     orders: Orders
     span: Span
+    width: float
     sizes: dict[int, Tensor]
     sides: tuple[tuple[Tensor, Tensor], ...]
     cores: tuple[Tensor, ...]
@@ -116,7 +120,7 @@ class Table:
         for first, second, theta, out in zip(*blocks, strict=True):
             one, other = self._basis(first), self._basis(second)
             products = ((left @ one)[:, None] * (right @ other)).flatten(0, 1)
-            around = chebyshev_basis(unit(theta), len(core) - 1)
+            around = chebyshev_basis(unit(theta, self.width), len(core) - 1)
             sizes = self._size(order[0], one) * self._size(order[1], other)
             out.copy_((core @ products).mul_(around).sum(0).mul_(sizes))
         return result
@@ -143,9 +147,10 @@ def _table(phi: Activation, orders: Orders, span: Span) -> Table | None:
 def _made(phi: Activation, orders: Orders, span: Span) -> Table:
     few = torch.tensor([0.0, 0.1, math.pi / 2], dtype=torch.float64)
     ends = torch.tensor(span, dtype=torch.float64).exp2()
+    width = min(_LAYER, _LAYER / math.sqrt(float(ends[1])))
 
     def around(degree: int) -> Tensor:
-        values, _ = grid(phi, orders, ends, _half(degree))
+        values, _ = grid(phi, orders, ends, _nodes(degree, width))
         return coefficients_from_values(_unfolded(values))
 
     def across(degree: int) -> Tensor:
@@ -153,7 +158,7 @@ def _made(phi: Activation, orders: Orders, span: Span) -> Table:
         lines = [values.movedim(2, -1).flatten(0, -2), *(s[None] / s.max() for s in sizes.values())]
         return coefficients_from_values(torch.cat(lines))
 
-    angles = _half(_degree(around, _AROUND))
+    angles = _nodes(_degree(around, _AROUND), width)
     values, sizes = grid(
         phi, orders, chebyshev_nodes(_degree(across, _ACROSS), *span).exp2(), angles
     )
@@ -162,14 +167,9 @@ def _made(phi: Activation, orders: Orders, span: Span) -> Table:
         series = coefficients_from_values(series, dim)
     sides, cores = zip(*map(_compressed, series), strict=True)
     known = {order: coefficients_from_values(size) for order, size in sizes.items()}
-    made = Table(orders, span, known, sides, cores)
+    made = Table(orders, span, width, known, sides, cores)
     _verify(made, phi)
     return made
-
-
-def _half(degree: int) -> Tensor:
-    """The nodes between 0 and π/2."""
-    return chebyshev_nodes(degree, 0.0, math.pi)[: degree // 2 + 1]
 
 
 def _unfolded(values: Tensor) -> Tensor:
@@ -212,12 +212,31 @@ def _verify(table: Table, phi: Activation) -> None:
         series = table.sections(variances)[q].series(places)
         bound = torch.outer(sizes[j], sizes[k]).flatten()[:, None]
         for exact, theta in ((near[q], angles), (far[q], math.pi - angles)):
-            found = series @ chebyshev_basis(unit(theta), series.shape[-1] - 1)
+            found = series @ chebyshev_basis(unit(theta, table.width), series.shape[-1] - 1)
             error = float((found / bound - exact.flatten(0, 1)).abs().max())
             if not error <= _ERROR:
                 raise AccuracyError(f"a table of duals of {phi!r} is met to {error:.1g} only")
 
 
-def unit(angle: Tensor) -> Tensor:
-    """The angles as [-1, 1], exact near both ends."""
-    return ((angle - (math.pi - angle)) / math.pi).clamp(-1.0, 1.0)
+def unit(angle: Tensor, width: float) -> Tensor:
+    """Angles between 0 and π as numbers between -1 and 1, stretched next to both ends.
+
+    Args:
+        angle: The angles.
+        width: That of the layers at the ends which are resolved.
+    """
+    stretched = (angle / width).asinh() - ((math.pi - angle) / width).asinh()
+    return (stretched / math.asinh(math.pi / width)).clamp(-1.0, 1.0)
+
+
+def _nodes(degree: int, width: float) -> Tensor:
+    """The angles of the Chebyshev nodes up to π/2, by bisection."""
+    t = chebyshev_nodes(degree)[: degree // 2 + 1]
+    low, high = torch.zeros_like(t), torch.full_like(t, math.pi / 2)
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        below = unit(middle, width) < t
+        low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+    angle = (low + high) / 2
+    angle[0], angle[-1] = 0.0, math.pi / 2
+    return angle

@@ -27,6 +27,7 @@ from shoal.architectures import ImplicitNetwork, Weights
 from shoal.core.exceptions import AccuracyError
 from shoal.kernels.approximations.choice import TOLERANCE
 from shoal.kernels.approximations.surface import (
+    Span,
     Surface,
     compressed,
     to_unit,
@@ -39,7 +40,6 @@ from shoal.kernels.result import Kernels
 from shoal.numerics import (
     chebyshev_basis,
     chebyshev_nodes,
-    coefficients_from_values,
     differentiate,
 )
 from shoal.numerics.sampling import off_grid
@@ -102,12 +102,13 @@ def slopes(plan: Plan, names: tuple[str, ...]) -> Slopes:
     ratio = own[1:] / torch.where(own[0] == 0, 1.0, own[0])
     ratio, off = ratio[..., : len(log)], ratio[..., len(log) :]
     size = max(1.0, float(samples.abs().max()))
-    core, basis = coefficients_from_values(samples.flatten(0, 1), 3), base.basis
+    core = samples.flatten(0, 1) @ _inverse(nodes, angles)
+    basis = base.basis
     if base.norms is not None:
-        for dim in (1, 2):
-            core = coefficients_from_values(core, dim)
+        inverse = _inverse(log, base.norms)
+        core = torch.einsum("cijk,ir,js->crsk", core, inverse, inverse)
         basis, core = compressed(core, tolerance * size)
-        ratio = coefficients_from_values(ratio, 2)
+        ratio = ratio @ inverse
     core, _ = trimmed(core, tolerance * size)
     parts = [
         replace(base, angles=angles, basis=basis, coefficients=part.contiguous())
@@ -117,12 +118,24 @@ def slopes(plan: Plan, names: tuple[str, ...]) -> Slopes:
     found = Slopes(parts[0], right, parts[2], tuple(parts[3:]), ratio)
     features = parts[0].features(other.exp2())
     series = core @ chebyshev_basis(to_unit(between, angles), core.shape[-1] - 1)
-    values = torch.einsum("ir,js,qrsk->qijk", features, features, series)
+    values = _between(features, features, series)
     errors = (values - exact.flatten(0, 1)).abs().max(), (found.own(other.exp2()) - off).abs().max()
     error = max(map(float, errors))
     if not error <= _WORST * tolerance * size:
         raise AccuracyError(f"slopes of {plan.function.architecture!r} are met to {error:.1e} only")
     return found
+
+
+def _between(left: Tensor, right: Tensor, core: Tensor) -> Tensor:
+    """Sums over functions of both norms. shape: (q, n, m, k)."""
+    half = torch.einsum("ir,qrsk->qisk", left, core)  # one side at a time
+    return torch.einsum("qisk,js->qijk", half, right)
+
+
+def _inverse(nodes: Tensor, span: Span) -> Tensor:
+    """The matrix that maps values at some nodes to coefficients of Chebyshev polynomials."""
+    inverse: Tensor = torch.linalg.inv(chebyshev_basis(to_unit(nodes, span), len(nodes) - 1))
+    return inverse
 
 
 def _sampled(
@@ -155,7 +168,7 @@ def _sampled(
 
     def values(left: Tensor, series: Tensor) -> Tensor:
         core = series @ terms[: series.shape[-1]]
-        return torch.einsum("ir,js,qrsk->qijk", left, features, core)
+        return _between(left, features, core)
 
     def scalar(names: tuple[str, ...]) -> tuple[tuple[Tensor, ...], Tensor]:
         a, b, cosine = torch.broadcast_tensors(

@@ -41,6 +41,7 @@ _FIRST = 32  # their least: many points at once are fast
 _ANGULAR = 64  # the least degree of a series in the angle: nearly all need between 30 and 64
 _CHECKS = 6  # norms, off the grid, at which the error is measured, at as many angles as it has
 _MARGIN = 2  # degrees beyond those that the lines need
+_LEAST = 64  # pairs of norms in a surface, at least
 _CHEAP = 3  # equations of a surface, each of which costs no more than an entry alone
 _REPEATED = 2  # norms for one equation of a series, from which on it pays
 _FEW = 4096  # norms whose scalar equations are solved on the CPU: a GPU would wait for each step
@@ -210,9 +211,9 @@ def surface(
         AccuracyError: If the kernel is too rough on this box, or the surface needs more solutions
             of scalar equations than there are entries.
     """
-    error = math.inf
+    error, most = math.inf, 2 ** math.floor(math.log2(max(_CHEAP * entries / _LEAST, _FIRST)))
     for near in dict.fromkeys((nearby(function), function)):
-        degrees = _degrees(near, norms, angles, tolerance)
+        degrees = _degrees(near, norms, angles, tolerance, most)
         if isinstance(degrees, str):
             raise AccuracyError(degrees)
         equations = _Sampler.equations(*degrees)
@@ -242,11 +243,11 @@ def nearby(function: KernelFunction) -> KernelFunction:
 
 @cached
 def _degrees(
-    function: KernelFunction, norms: Span, angles: Span, tolerance: float
+    function: KernelFunction, norms: Span, angles: Span, tolerance: float, most: int
 ) -> tuple[int, int] | str:
     """The degrees that lines through the box need, or why none do; both are kept."""
     try:
-        return _Sampler(function, norms, angles).degrees(tolerance)
+        return _Sampler(function, norms, angles).degrees(tolerance, min(most, _DEGREE[1]))
     except AccuracyError as error:
         return str(error)
 
@@ -307,7 +308,7 @@ class _Sampler:
         """How many are solved for a surface of some degrees."""
         return (math.comb(across + 2, 2) + math.comb(_CHECKS + 1, 2)) * (around + 1)
 
-    def degrees(self, tolerance: float) -> tuple[int, int]:
+    def degrees(self, tolerance: float, most: int) -> tuple[int, int]:
         """The degrees that lines through the box need, in the norms and in the angle."""
         spans = self.norms, self.angles
         few, mid = (torch.linspace(*span, 3, dtype=torch.float64) for span in spans)
@@ -317,7 +318,7 @@ class _Sampler:
         )
         return (
             _needed(across, self.norms, tolerance, _DEGREE[0]),
-            _needed(around, self.angles, tolerance, _DEGREE[1]),
+            _needed(around, self.angles, tolerance, most),
         )
 
     def grid(self, across: int, around: int) -> tuple[Tensor, _Off]:
