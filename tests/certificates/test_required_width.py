@@ -7,34 +7,37 @@ import shoal
 from certificates.networks import DOUBLE, sphere
 
 DEQ = shoal.DEQ.ling2023(weight_variance=0.001, in_features=10)
-IMPLICIT = shoal.ImplicitNetwork(0.1)
+TANH = shoal.FullyConnected(("tanh",))
+POINTS = torch.eye(2, dtype=torch.float64)
+
+
+def proved(net: shoal.FullyConnected, y: torch.Tensor, width: int, seed: int) -> bool:
+    options = {"in_features": 2, "width": width, "seed": seed, "readout_scale": 0.0}
+    return shoal.certify(shoal.build(net, **options, **DOUBLE), POINTS, y).holds
 
 
 def test_all_seeds_succeed_from_the_required_width_on() -> None:
-    """With two seeds, a width of four happens to be proved for both; of eight, three are."""
-    x, y = torch.eye(2, dtype=torch.float64), torch.tensor([0.1, -0.1]).double()
+    """With two seeds, a width of 16 happens to be proved for both; of eight, five are."""
+    y = torch.tensor([0.1, -0.1]).double()
     options = {"readout_scale": 0.0, "largest_width": 64}
-    found = shoal.certificates.required_width(IMPLICIT, x, y, **options)
+    found = shoal.certificates.required_width(TANH, POINTS, y, **options)
     assert found.seeds == 8
-    held = {
-        width: [
-            shoal.certify(
-                shoal.build(
-                    IMPLICIT, in_features=2, width=width, seed=seed, readout_scale=0.0, **DOUBLE
-                ),
-                x,
-                y,
-            ).holds
-            for seed in range(8)
-        ]
-        for width in (2, 4, 8, 16, 32, 64)
-    }
-    assert found.certified is not None
-    assert all(all(row) for width, row in held.items() if width >= found.certified)
-    assert not all(held[found.certified // 2])
+    held = {w: [proved(TANH, y, w, seed) for seed in range(8)] for w in (16, 32, 64)}
+    assert all(held[16][:2])
+    assert not all(held[16])
+    assert all(held[32] + held[64])
+    assert found.certified == 32
     assert found.empirical is not None
     assert found.empirical <= found.certified
-    assert str(found).splitlines()[0].split() == ["certified", str(found.certified)]
+    assert str(found).splitlines()[0].split() == ["certified", "32"]
+
+
+def test_all_larger_widths_succeed() -> None:
+    """A width of two happens to be proved, and one of four is not."""
+    y = torch.tensor([0.03, -0.03]).double()
+    assert [proved(TANH, y, w, 0) for w in (2, 4, 8, 16)] == [True, False, True, True]
+    options = {"readout_scale": 0.0, "largest_width": 16, "seeds": 1}
+    assert shoal.certificates.required_width(TANH, POINTS, y, **options).certified == 8
 
 
 def test_a_width_that_fails_at_the_end_is_none() -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -26,10 +27,10 @@ class RequiredWidth:
     """The widths from which networks are certified, and from which they train.
 
     Attributes:
-        certified: The smallest power of two at which :func:`shoal.certify` certifies gradient
-            descent for all seeds; ``None`` if there is none up to the largest width.
+        certified: The smallest power of two from which on, up to ``largest_width``, all networks
+            are certified by :func:`shoal.certify`; ``None`` if one of the widest is not.
         empirical: The same for gradient descent that keeps the promises of the theorems.
-        largest_width: The largest width tried.
+        largest_width: The largest width allowed.
         seeds: The number of networks of each width.
     """
 
@@ -57,7 +58,8 @@ def required_width(
 ) -> RequiredWidth:
     r"""Measure how wide a network must be for gradient descent to train it.
 
-    Networks of growing powers of two are built, certified, and trained, until all seeds succeed.
+    Networks of all powers of two up to the largest width are certified and trained, the widest
+    first, until one of them fails.
 
     Args:
         architecture: An architecture that :func:`shoal.certify` has a theorem for.
@@ -111,10 +113,11 @@ def required_width(
         )
 
     def smallest(succeeds: Callable[[Network[Any]], bool]) -> int | None:
-        for exponent in range(1, largest.bit_length()):
-            if all(succeeds(network(2**exponent, seed)) for seed in range(seeds)):
-                return 1 << exponent
-        return None
+        widths = [2**exponent for exponent in range(largest.bit_length() - 1, 0, -1)]
+        passed = takewhile(
+            lambda width: all(succeeds(network(width, seed)) for seed in range(seeds)), widths
+        )
+        return min(passed, default=None)
 
     return RequiredWidth(
         certified=smallest(lambda net: certify(net, inputs, labels).holds),
