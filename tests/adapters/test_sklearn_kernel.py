@@ -42,7 +42,7 @@ def test_gradients_are_those_of_finite_differences(activation: str, which: str) 
     x = inputs(7)
     kernel = SklearnKernel(activation, 0.4, 0.7, which=which)
     matrix, gradient = kernel(x, eval_gradient=True)
-    np.testing.assert_array_equal(matrix, kernel(x))
+    np.testing.assert_allclose(matrix, kernel(x), rtol=1e-12)
     assert gradient.shape == (7, 7, 2)
     free = [h.name for h in kernel.hyperparameters if not h.fixed]
     assert free == ["input_variance", "recurrent_variance"]
@@ -59,7 +59,9 @@ def test_fixed_hyperparameters_have_no_gradient() -> None:
     gradient = kernel(x, eval_gradient=True)[1]
     assert gradient.shape == (4, 4, 1)
     whole = SklearnKernel("relu", 0.3)(x, eval_gradient=True)[1]
-    np.testing.assert_array_equal(gradient[..., 0], whole[..., 1])
+    # one variance or two may be computed in strips of different sizes: equal but for rounding
+    diagonal = np.abs(np.diagonal(whole[..., 1])).max()
+    np.testing.assert_allclose(gradient[..., 0], whole[..., 1], rtol=0, atol=1e-12 * diagonal)
     architecture = SklearnKernel(architecture=shoal.FullyConnected([shoal.activations.ReLU()]))
     matrix, nothing = architecture(x, eval_gradient=True)
     assert nothing.shape == (4, 4, 0)
