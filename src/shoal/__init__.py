@@ -51,6 +51,7 @@ if TYPE_CHECKING:  # from the modules that define them, which mypy would take fo
     from shoal.equilibrium.fixed_point import fixed_point
     from shoal.kernels import kernel, kernel_function, kernel_operator
     from shoal.learning import gradient_flow, kernel_regression, learning_curve
+    from shoal.loops import Loop
     from shoal.networks import GainConstraint, MonotoneCell, export, load, save
     from shoal.networks.build import build
     from shoal.networks.empirical_kernel import empirical_kernel
@@ -75,6 +76,7 @@ __all__ = [
     "GaussianMixture",
     "Implicit",
     "ImplicitNetwork",
+    "Loop",
     "MonotoneCell",
     "Neumann",
     "NewtonKrylov",
@@ -120,7 +122,7 @@ _OPEN = ("activations", "adapters", "architectures", "data", "equilibrium", "gau
 _PACKAGES = (  # that define the other names, from the ground up
     *("activations", "architectures", "kernels", "asymptotics", "equilibrium"),
     *("networks", "designs", "learning", "training", "certificates"),
-    *("diagnosis", "distillation"),
+    *("loops", "diagnosis", "distillation"),
 )
 
 if not TYPE_CHECKING:

@@ -117,7 +117,7 @@ class Tolerance(NamedTuple):
 
 
 def judge(
-    known: Known, tolerance: Tolerance, look: Look, end: int, *, falls: bool = False
+    known: Known, tolerance: Tolerance, look: Look, end: int, *, before: Tensor | None = None
 ) -> tuple[Known, Tensor]:
     """The full verdict: what is known after one more step, and by how much running samples miss.
 
@@ -126,7 +126,8 @@ def judge(
         tolerance: How far off each sample may be.
         look: The iterate, and its norms.
         end: The last step.
-        falls: Whether the worst sample is on its way, so that none has diverged.
+        before: Residuals of some steps before, if the worst sample is on its way: none has diverged
+            then, and none has stagnated whose residual changes by more than a factor of two.
     """
     (z, residual, size), step = look[:3], look.step
     running, escaped = known.status == _RUNNING, tolerance.escaped(residual, size)
@@ -137,15 +138,19 @@ def judge(
     reached = torch.where(taken, step, known.reached)
     best = torch.where(taken, residual, known.residual)
     status = torch.full_like(known.status, _RUNNING if step < end else Status.OUT_OF_STEPS)
-    status = status.masked_fill(step - reached >= PATIENCE, Status.STAGNATED)
-    if not falls:
+    stagnated = step - reached >= PATIENCE
+    if before is None:
+        status = status.masked_fill(stagnated, Status.STAGNATED)
         status = status.masked_fill(escaped | (residual > WORSE * best), Status.DIVERGED)
+    else:
+        still = (residual < 2 * before) & (before < 2 * residual)
+        status = status.masked_fill(stagnated & still, Status.STAGNATED)
     status = status.masked_fill(~residual.isfinite(), Status.NOT_FINITE)
     status = status.masked_fill(converged, Status.CONVERGED)
     status = torch.where(running, status, known.status)
     steps = torch.where(running, step, known.steps)
     value = torch.where(taken[:, None], z, known.value)
-    off = torch.where(status == _RUNNING, excess, 0.0)
+    off = torch.where(status == _RUNNING, excess.clamp_min(1.0), 0.0)  # one that has escaped runs
     return Known(status, value, best, reached, steps), off
 
 
@@ -245,10 +250,13 @@ class Verdict:
             best = self._start.residual.nan_to_num(math.inf, math.inf)
             running = torch.full_like(zero, _RUNNING, dtype=torch.int8)
             known = Known(running, self._start.z, best, zero, zero)
-            self._known, _ = judge(known, tolerance, self._start, end, falls=True)
+            start = self._start
+            self._known, _ = judge(known, tolerance, start, end, before=start.residual)
         if not falls and self._judged < self._last.step < look.step:  # it may be the best one
-            self._known, _ = judge(self._known, tolerance, self._last, end, falls=True)
-        self._known, off = judge(self._known, tolerance, look, end, falls=falls)
+            last = self._last
+            self._known, _ = judge(self._known, tolerance, last, end, before=self._before[1])
+        before = self._before[1] if falls else None
+        self._known, off = judge(self._known, tolerance, look, end, before=before)
         self._judged, self.worst = look.step, largest(off)
         self._any_failed = largest(self._known.status) > Status.CONVERGED
         if self.worst > 0:

@@ -1,0 +1,5 @@
+"""Loops as people train them: found in a model, and run for as long as they need."""
+
+from shoal.loops.loop import Loop, StopRule
+
+__all__ = ["Loop", "StopRule"]
