@@ -87,9 +87,8 @@ def mean(phi: Activation, variance: Tensor) -> Tensor:
     r"""$\mathbb{E}[\varphi(\sqrt a\,\xi)]$, unchecked."""
     if as_series(phi) is not None:
         return moments(phi, variance.sqrt()).mean
-    if phi.positively_homogeneous:  # at any scale
-        one = torch.ones((), dtype=torch.float64, device=variance.device)
-        return variance.sqrt() * smoothed(phi, torch.zeros_like(one), one)
+    if phi.positively_homogeneous:
+        return variance.sqrt() * _sides(phi, variance).sum() / math.sqrt(2 * math.pi)
     return smoothed(phi, torch.zeros_like(variance), variance)
 
 
@@ -100,9 +99,16 @@ def mean_square(phi: Activation, variance: Tensor) -> tuple[Tensor, Tensor]:
         return m.square, m.square_second / 2
     if not phi.positively_homogeneous:
         return _mean_square_at(phi, variance)
-    one = torch.ones((), dtype=torch.float64, device=variance.device)
-    slope = _mean_square_at(phi, one)[0].to(variance)  # at any scale
+    slope = (_sides(phi, variance) ** 2).sum() / 2
     return slope * variance, slope.expand_as(variance)
+
+
+def _sides(phi: Activation, like: Tensor) -> Tensor:
+    r"""$\varphi(1)$ and $\varphi(-1)$: all that there is of a positively homogeneous activation.
+
+    Its moments are exact to the last bit, which equations near the edge of existence amplify.
+    """
+    return phi(torch.tensor([1.0, -1.0], dtype=torch.float64, device=like.device)).to(like)
 
 
 def _mean_square_at(phi: Activation, variance: Tensor) -> tuple[Tensor, Tensor]:
