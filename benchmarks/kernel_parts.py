@@ -15,8 +15,8 @@ from torch import Tensor
 
 import shoal
 from kernels import DEQ, inputs
+from shoal.kernels.arguments import Inputs
 from shoal.kernels.blocks import Block
-from shoal.kernels.inputs import Inputs
 from shoal.kernels.plan import Plan
 
 PAIRS = 64

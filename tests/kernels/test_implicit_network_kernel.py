@@ -15,7 +15,7 @@ from shoal import (
     kernel_function,
 )
 from shoal.activations import ReLU
-from shoal.kernels.rectified.integrals import Diagonal, rectified
+from shoal.kernels.implicit_network import Diagonal, rectified
 
 
 def integrals(std, theta, psi):

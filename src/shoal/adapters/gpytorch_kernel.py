@@ -14,7 +14,7 @@ from shoal.adapters.networks import as_images, recurrent_limit
 from shoal.architectures import Architecture
 from shoal.core.checks import float_tensor, integer, items, known_tensor, one_of, shown
 from shoal.kernels import kernel
-from shoal.kernels.images.function import chosen_kernels
+from shoal.kernels.function import chosen_kernels
 
 try:
     from gpytorch.constraints import GreaterThan, Interval

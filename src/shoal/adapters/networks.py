@@ -9,7 +9,8 @@ from shoal.activations.names import as_activation
 from shoal.architectures import DEQ, Architecture, ImageArchitecture
 from shoal.core.checks import items, one_of, size
 from shoal.kernels import KernelFunction
-from shoal.kernels.images.function import ImageKernels, chosen_kernels
+from shoal.kernels.function import chosen_kernels
+from shoal.kernels.images.function import ImageKernels
 
 
 def described_function(

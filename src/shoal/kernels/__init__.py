@@ -1,10 +1,10 @@
 """Kernels of infinitely wide networks."""
 
+from shoal.kernels import implicit_network  # noqa: F401  (it registers its kernels)
+from shoal.kernels.arguments import Kernels
 from shoal.kernels.function import KernelFunction, kernel_function
 from shoal.kernels.matrix import kernel
 from shoal.kernels.operator import KernelOperator, KernelOperators, kernel_operator
-from shoal.kernels.rectified import implicit_network  # noqa: F401  (it registers its kernels)
-from shoal.kernels.result import Kernels
 from shoal.kernels.separation import pair_eigenvalue
 
 __all__ = [

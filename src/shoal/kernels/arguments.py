@@ -1,39 +1,97 @@
-"""Arguments of the functions that make kernels: inputs, limits of memory, NumPy arrays."""
+"""What goes into a computation of kernels, and comes out: checked inputs, limits, arrays."""
 
 import math
 import os
 import re
 from collections.abc import Callable
-from functools import wraps
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from functools import cached_property, wraps
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from shoal.architectures import ImageArchitecture
-from shoal.core.checks import as_tensor, float_tensor, integer, known_tensor
-from shoal.kernels.result import Kernels
-
-__all__ = [
-    "as_tensor",
-    "check_memory",
-    "check_size",
-    "checked_image_samples",
-    "checked_images",
-    "checked_inputs",
-    "checked_samples",
-    "memory_limit",
-    "with_arrays",
-    "work_space",
-]
+from shoal.core.checks import as_tensor as as_tensor
+from shoal.core.checks import float_tensor, integer, known_tensor
 
 _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 _WORK = 64 * 2**20  # bytes that a block takes by default on a CPU
 _WORK_ELSEWHERE = 4 * 2**30  # and on a GPU, unless that is an eighth of what is free
 
+CLOSE = 1e-4  # 1 - |cos θ| below which a product of directions has lost the angle
+_PAIRS = 4096  # pairs whose differences are formed together
+
+
+class Kernels(NamedTuple):
+    """The two kernels of an infinitely wide network.
+
+    Attributes:
+        ck: The conjugate kernel, the covariance of the network's function at initialization.
+        ntk: The neural tangent kernel of the groups that are trained.
+    """
+
+    ck: Tensor
+    ntk: Tensor
+
+
+class Work(NamedTuple):
+    """How a matrix is computed.
+
+    Attributes:
+        memory: Most bytes for what is not a result; ``None`` for what suits the device.
+        on_progress: Called with the share that is done.
+    """
+
+    memory: int | None = None
+    on_progress: Callable[[float], object] | None = None
+
+
 Function = TypeVar("Function", bound=Callable[..., Kernels])
+
+
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """Points as norms and directions; the direction of zero is zero.
+
+    Attributes:
+        points: The points. shape: (n, p)
+    """
+
+    points: Tensor
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    @cached_property
+    def norm(self) -> Tensor:
+        """Norms in float64. shape: (n,)."""
+        norm: Tensor = torch.linalg.vector_norm(self.points, dim=-1, dtype=torch.float64)
+        return norm
+
+    @cached_property
+    def unit(self) -> Tensor:
+        """Directions in the dtype of the points. shape: (n, p)."""
+        norm = self.norm.to(self.points.dtype)
+        return self.points / torch.where(norm > 0, norm, 1.0)[:, None]
+
+
+def pair_angles(left: Inputs, right: Inputs, i: Tensor, j: Tensor, cosine: Tensor) -> Tensor:
+    """Angles of single pairs in float64, near 0 and π from the distance of the directions."""
+    angle = cosine.double().clamp(-1.0, 1.0).acos()
+    close = (cosine.abs() > 1 - CLOSE).nonzero()[:, 0]
+    for some in close.split(_PAIRS):
+        first, second = (
+            s.points[k[some]].double() / s.norm[k[some], None].clamp(min=1e-300)
+            for s, k in ((left, i), (right, j))
+        )
+        sign = torch.sign(cosine[some]).double()
+        gap = torch.linalg.vector_norm(first - sign[:, None] * second, dim=-1)
+        small = 2 * torch.asin((gap / 2).clamp(max=1.0))
+        angle[some] = torch.where(sign > 0, small, math.pi - small)
+    return angle
 
 
 def checked_inputs(

@@ -5,18 +5,21 @@ matrix $C_k$ for every term: a Chebyshev series whose coefficients are products 
 Clenshaw's recursion sums it in place, a tile of the block at a time, which stays in the cache.
 
 A back end is a subclass of :class:`Blocks` and a line in :func:`backend_for`.
+
+Matrices are computed in strips of rows, within a limit of memory.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from math import ceil
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from shoal.kernels.approximations.surface import Surface
+from shoal.kernels.surface import Surface
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -24,6 +27,7 @@ Pair = tuple[Tensor, Tensor]  # of the CK and the NTK
 Some = tuple[Tensor | None, ...]  # of both or of one of them
 
 _TILE = (64, 2048)  # rows and columns whose work space stays in the cache of a core
+_ROUNDS = 8  # in which strips of a symmetric matrix, which get smaller, are assigned, at least
 
 
 class Directions(Protocol):
@@ -174,3 +178,61 @@ def _clenshaw(rows: Tensor, columns: Tensor, twice: Tensor, out: Tensor) -> None
         last, before = before, last
     torch.addmm(before, rows[0], columns, beta=-1, out=out)
     out.addcmul_(twice, last, value=0.5)
+
+
+class Strip(NamedTuple):
+    """A part of a matrix.
+
+    Attributes:
+        rows: Its rows.
+        columns: Its columns; those of a symmetric matrix begin at the diagonal.
+    """
+
+    rows: slice
+    columns: slice
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """How many rows and columns it has."""
+        return self.rows.stop - self.rows.start, self.columns.stop - self.columns.start
+
+    def inputs(self, where: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+        """Rows and columns of the matrix, given those within the strip."""
+        return where[0] + self.rows.start, where[1] + self.columns.start
+
+
+def strips(shape: tuple[int, int], step: int, *, symmetric: bool) -> Iterator[Strip]:
+    """Strips of so many rows; of a symmetric matrix what is above the diagonal, and it.
+
+    Example:
+        >>> [strip.shape for strip in strips((3, 3), 2, symmetric=True)]
+        [(2, 3), (1, 1)]
+    """
+    rows, columns = shape
+    for start in range(0, rows, step):
+        yield Strip(
+            slice(start, min(start + step, rows)), slice(start if symmetric else 0, columns)
+        )
+
+
+def rows_per_process(rows: int, num_processes: int, *, symmetric: bool) -> int:
+    """Most rows of a strip with which all of so many processes get about as many entries."""
+    parts = num_processes * (_ROUNDS if symmetric else 1)
+    return rows if num_processes == 1 else max(1, ceil(rows / parts))
+
+
+def assign_strips(parts: Iterable[Strip], num_processes: int) -> list[int]:
+    """The process of each strip, so that all have about as many entries.
+
+    Each strip goes to the one that has least: of a symmetric matrix the small ones come last.
+
+    Example:
+        >>> assign_strips(strips((5, 5), 1, symmetric=True), 2)
+        [0, 1, 1, 0, 0]
+    """
+    loads, owners = [0] * num_processes, []
+    for strip in parts:
+        owner = loads.index(min(loads))
+        loads[owner] += strip.shape[0] * strip.shape[1]
+        owners.append(owner)
+    return owners

@@ -20,16 +20,12 @@ from torch import Tensor
 from shoal.core.exceptions import AccuracyError
 from shoal.core.settings import in_standard_settings
 from shoal.core.threads import side_by_side
-from shoal.kernels.approximations.surface import Surface
-from shoal.kernels.arguments import checked_samples, work_space
-from shoal.kernels.blocks import Block, Factors, Some
-from shoal.kernels.edges import angle_gradients, own_derivatives, pair_derivatives
+from shoal.kernels.arguments import Inputs, Kernels, checked_samples, pair_angles, work_space
+from shoal.kernels.blocks import Block, Factors, Some, Strip
 from shoal.kernels.function import KernelFunction
-from shoal.kernels.inputs import Inputs, pair_angles
 from shoal.kernels.plan import FEW_PAIRS, Plan
-from shoal.kernels.result import Kernels
-from shoal.kernels.slopes import Slopes, slopes
-from shoal.kernels.strips import Strip
+from shoal.kernels.slopes import Slopes, angle_gradients, own_derivatives, pair_derivatives, slopes
+from shoal.kernels.surface import Surface
 
 if TYPE_CHECKING:
     from shoal.kernels.images.function import ImageKernels

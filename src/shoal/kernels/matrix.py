@@ -13,19 +13,19 @@ from shoal.architectures import Architecture
 from shoal.core import checks
 from shoal.core.settings import in_standard_settings
 from shoal.kernels.arguments import (
+    Inputs,
+    Kernels,
+    Work,
     check_memory,
     check_size,
     memory_limit,
     with_arrays,
     work_space,
 )
-from shoal.kernels.bias_features import with_bias_features
-from shoal.kernels.function import KernelFunction
+from shoal.kernels.function import KernelFunction, chosen_kernels, with_bias_features
 from shoal.kernels.gradient import Pull, Upstream, differentiable, pull
-from shoal.kernels.images.function import ImageKernels, chosen_kernels
-from shoal.kernels.inputs import Inputs
+from shoal.kernels.images.function import ImageKernels
 from shoal.kernels.plan import FEW_PAIRS, Plan
-from shoal.kernels.result import Kernels, Work
 
 _SMALL = 1 << 17  # entries that cost no more than the calls for a few matrices
 

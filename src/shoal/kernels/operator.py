@@ -13,12 +13,11 @@ from shoal.core.checks import integer, real, shaped, writable
 from shoal.core.exceptions import ConvergenceError
 from shoal.core.processes import ALONE, Group, Processes, fingerprint, processes
 from shoal.core.settings import in_standard_settings
-from shoal.kernels.arguments import as_tensor, check_memory, memory_limit, work_space
-from shoal.kernels.function import KernelFunction
-from shoal.kernels.images.function import ImageKernels, ImagePlan, chosen_kernels
+from shoal.kernels.arguments import Kernels, as_tensor, check_memory, memory_limit, work_space
+from shoal.kernels.blocks import Strip, assign_strips
+from shoal.kernels.function import KernelFunction, chosen_kernels
+from shoal.kernels.images.function import ImageKernels, ImagePlan
 from shoal.kernels.plan import Plan
-from shoal.kernels.result import Kernels
-from shoal.kernels.strips import Strip, assign_strips
 from shoal.numerics import DiagonalOperator, conjugate_gradients
 from shoal.numerics.operator import Operator, like_factor, refuse_gradients
 

@@ -12,7 +12,7 @@ $1/(1 - \sigma_a^2 P)$.
 
 What a covariance *is* differs: numbers of single pairs, functions of the angle, derivatives at a
 point, power series, fields of pairs of pixels. Each is a calculus (see
-:mod:`shoal.kernels.calculi`) with the few operations below; the two functions here are all that
+:mod:`shoal.kernels.pairs`) with the few operations below; the two functions here are all that
 there is of networks.
 """
 

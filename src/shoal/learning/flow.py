@@ -13,7 +13,7 @@ from shoal.core.checks import one_of, real
 from shoal.core.settings import in_standard_settings
 from shoal.kernels import Kernels, kernel
 from shoal.kernels.arguments import as_tensor
-from shoal.kernels.images.function import chosen_kernels
+from shoal.kernels.function import chosen_kernels
 from shoal.learning.linear_training import (
     GradientFlow,
     Initial,

@@ -16,7 +16,8 @@ from shoal.core.processes import ALONE, Processes
 from shoal.core.words import memory_words
 from shoal.kernels import KernelFunction, KernelOperator, kernel, kernel_operator
 from shoal.kernels.arguments import as_tensor, memory_limit
-from shoal.kernels.images.function import ImageKernels, chosen_kernels
+from shoal.kernels.function import chosen_kernels
+from shoal.kernels.images.function import ImageKernels
 from shoal.numerics.krylov import Map
 from shoal.numerics.operator import refuse_gradients
 

@@ -26,8 +26,8 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra import libdevice
 
-from shoal.kernels.approximations.surface import Surface
-from shoal.kernels.strips import assign_strips, strips
+from shoal.kernels.blocks import assign_strips, strips
+from shoal.kernels.surface import Surface
 from shoal.numerics import chebyshev_nodes, coefficients_from_values
 
 if TYPE_CHECKING:

@@ -20,9 +20,9 @@ from torch import Tensor
 from triton.language.extra import libdevice
 
 from shoal.core.caches import cached
-from shoal.kernels.approximations.surface import Span, Surface, padded, shortened, to_unit
 from shoal.kernels.blocks import Block, Blocks, Directions, EvaluatedBlock, Pair, Some
 from shoal.kernels.gpu.half_precision import SplitDirections
+from shoal.kernels.surface import Span, Surface, padded, shortened, to_unit
 from shoal.numerics import chebyshev_basis, chebyshev_nodes
 
 _SQUARE = (32, 32, 8)  # rows, columns and warps of a tile; measured, as are the following

@@ -1,36 +1,29 @@
 """The kernels of networks of images: block by block within a limit of memory, with gradients."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from shoal.architectures import Architecture, ImageArchitecture, Layers
+from shoal.architectures import ImageArchitecture, Layers
 from shoal.core.exceptions import AccuracyError
 from shoal.kernels.arguments import (
+    Kernels,
+    Work,
     check_memory,
     check_size,
     checked_image_samples,
     checked_images,
     work_space,
 )
-from shoal.kernels.blocks import Some, backend_for
-from shoal.kernels.function import (
-    KernelFunction,
-    check_width,
-    checked_variances,
-    kernel_function,
-    with_values,
-)
+from shoal.kernels.blocks import Some, Strip, backend_for, rows_per_process, strips
 from shoal.kernels.gradient import Pull, Upstream, differentiable
 from shoal.kernels.images.fused_passes import FusedPixels
 from shoal.kernels.images.pixels import Images, PixelPairs, Pixels
 from shoal.kernels.recursions import network_kernels
-from shoal.kernels.result import Kernels, Work
-from shoal.kernels.strips import Strip, rows_per_process, strips
 
 _FUSED_BYTES = 64  # that a pair of images takes in a fused pass: indices and sums
 _BYTES = 152  # that a pair of pixels takes at the peak; measured
@@ -122,25 +115,6 @@ class ImageKernels:
             return found, plan.pull
 
         return differentiable(run, self, first, second)
-
-
-def chosen_kernels(
-    architecture: "Architecture | KernelFunction | ImageKernels",
-    *,
-    trainable: Iterable[str] | None = None,
-    width: int | None = None,
-    variances: Mapping[str, Tensor] | None = None,
-) -> KernelFunction | ImageKernels:
-    """The kernels of an architecture of vectors or of images; see ``kernel_function``."""
-    if isinstance(architecture, ImageKernels):
-        return architecture
-    if not isinstance(architecture, ImageArchitecture):
-        return kernel_function(architecture, trainable=trainable, width=width, variances=variances)
-    check_width(architecture, width)
-    named = checked_variances(architecture, variances)
-    changed = with_values(architecture, named)
-    assert isinstance(changed, ImageArchitecture)
-    return ImageKernels(changed, architecture.check_trainable(trainable), named)
 
 
 @dataclass(frozen=True, eq=False)

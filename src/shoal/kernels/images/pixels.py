@@ -31,9 +31,8 @@ from shoal.core.exceptions import AccuracyError, ConvergenceError
 from shoal.gaussian import dual, dual_derivative
 from shoal.gaussian.domain import within_bound
 from shoal.gaussian.moments import slope_square
-from shoal.kernels.calculi.own import SMALLEST, Own, Variances, squares_at
-from shoal.kernels.calculi.pairs import Pair, PairCalculus
 from shoal.kernels.fixed_points import Equation, field_turns, solve_field
+from shoal.kernels.pairs import SMALLEST, Own, Pair, PairCalculus, Variances, squares_at
 from shoal.kernels.recursions import Loop, Pushed, Scalar
 
 T = TypeVar("T")

@@ -9,6 +9,7 @@ with few functions $f_r$, since kernels change slowly with the norms. For inputs
 any norms if the activations are positively homogeneous, there is one $f$, the constant.
 """
 
+import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -18,12 +19,14 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
+from shoal.activations import Activation
+from shoal.activations.panels import breaks, reach
 from shoal.core.caches import cached
 from shoal.core.exceptions import AccuracyError
 from shoal.gaussian.octaves import OCTAVE_EQUATIONS, SMALLEST, at_octaves, octave_series
-from shoal.kernels.calculi import HalfAngle
+from shoal.kernels.angles import HalfAngle
+from shoal.kernels.arguments import CLOSE, Inputs
 from shoal.kernels.function import KernelFunction
-from shoal.kernels.inputs import CLOSE
 from shoal.numerics import (
     Chebyshev,
     chebyshev_basis,
@@ -47,6 +50,19 @@ _REPEATED = 2  # norms for one equation of a series, from which on it pays
 _FEW = 4096  # norms whose scalar equations are solved on the CPU: a GPU would wait for each step
 _GRID = 4  # ranges of norms end at multiples of 1/4 in log₂
 _NEARBY = 2  # variances are rounded to multiples of 1/2 in log₂ for degrees
+_ALL = 512  # rows and columns whose angles are all looked at
+_SAMPLE = 256  # the same of more: some of them
+_ANGLE_GRID = 8  # ranges of angles end at multiples of 1/8 ...
+_ANGLE_MARGIN = 1 / 16  # ... this far beyond the angles of the sample, ...
+_TAIL = 0.35  # ... or this share of half their range if there are others, whichever is more
+_NARROWEST = 0.5
+_LOGGER = logging.getLogger(__name__)
+TOLERANCE = {torch.float64: 1e-11, torch.float32: 1e-7}
+ANGULAR_TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-8}
+_ONE_NORM = {torch.float64: 1e-13, torch.float32: 1e-6}  # spread of norms that count as one
+_NORM_STEPS = {torch.float64: 2**44, torch.float32: 2**24}  # of a common norm, in each octave
+_SMOOTH = 0.25  # angles from 0 and π, from which on kinks do no harm where norms differ
+_MANY = 100_000  # pairs that deserve a word if computed one by one
 
 
 @dataclass(frozen=True, eq=False)
@@ -361,3 +377,109 @@ def compressed(coefficients: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
     basis = left[:, : max(1, int((rest > tolerance / 8).sum()))].T.contiguous()
     core = torch.einsum("ri,sj,qijk->qrsk", basis, basis, coefficients)
     return basis, core.contiguous()
+
+
+def typical_angles(left: Inputs, right: Inputs) -> Span:
+    """A range that holds nearly all angles, seen in a sample, rounded outwards.
+
+    Nearly parallel or opposite pairs, one for each input at most, do not count: the same inputs may
+    be among the rows and among the columns.
+    """
+    rows = _sample(left)
+    columns = rows if left is right else _sample(right)
+    cosine = left.unit[rows] @ right.unit[columns].T
+    own = torch.eye(*cosine.shape, dtype=torch.bool, device=cosine.device)
+    own &= left is right
+    left_out = own | (cosine.abs() > 1 - CLOSE)
+    close, all_left_out = torch.stack([(left_out ^ own).sum(), left_out.all()]).tolist()
+    if close > max(cosine.shape):
+        left_out = own
+    elif all_left_out:
+        return ANY_ANGLE
+    ends = cosine.masked_fill(left_out, 1.0).min(), cosine.masked_fill(left_out, -1.0).max()
+    least, most = (min(max(end, -1.0), 1.0) for end in torch.stack(ends).tolist())
+    first, last = math.acos(most), math.acos(least)
+    others = max(len(left), len(right)) > _ALL
+    margin = max(_ANGLE_MARGIN, _TAIL * (last - first) / 2) if others else _ANGLE_MARGIN
+    low = math.floor((first - margin) * _ANGLE_GRID) / _ANGLE_GRID
+    high = math.ceil((last + margin) * _ANGLE_GRID) / _ANGLE_GRID
+    widened = max(0.0, (_NARROWEST - (high - low)) / 2)
+    return max(low - widened, 0.0), min(high + widened, math.pi)
+
+
+def _sample(inputs: Inputs) -> Tensor:
+    """Some inputs that are not zero."""
+    some = _some(len(inputs), inputs.points.device)
+    return some[inputs.norm[some] > 0]
+
+
+@cached
+def _some(count: int, device: torch.device) -> Tensor:
+    """Numbers of some out of so many inputs, or of all if these are few."""
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(0))
+    return order[: _ALL if count <= _ALL else _SAMPLE].to(device)
+
+
+def chosen_surface(
+    function: KernelFunction, left: Inputs, right: Inputs, few: int
+) -> tuple[Surface | None, Surface | None]:
+    """The surface for nearly all entries, and one for all others; ``None`` for those one by one.
+
+    Args:
+        function: The kernels.
+        left: The inputs of the rows.
+        right: Those of the columns; the same object if the matrix is symmetric.
+        few: Pairs of different norms that are computed one by one.
+    """
+    dtype = left.points.dtype
+    norms = torch.cat([left.norm, right.norm])
+    norms = norms[norms > 0]
+    if not len(norms) or (right is left and len(left) == 1):  # no angle, or none but its own
+        return None, None
+    squared_norm = common_norm(function, norms, dtype)
+    pairs = len(left) * (len(left) + 1) // 2 if right is left else len(left) * len(right)
+    try:
+        if squared_norm is not None:
+            tolerance = ANGULAR_TOLERANCE[dtype]
+            wide = angular_surface(function, squared_norm, tolerance)
+            return wide.restricted(typical_angles(left, right), tolerance), wide
+        if pairs <= few:
+            return None, None
+        low, high = typical_angles(left, right)
+        if _has_kinks(function):
+            low, high = max(low, _SMOOTH), min(high, math.pi - _SMOOTH)
+        if low < high:
+            return surface(function, norm_span(norms), (low, high), TOLERANCE[dtype], pairs), None
+    except AccuracyError as error:
+        _LOGGER.log(
+            logging.WARNING if pairs > _MANY else logging.INFO,
+            "the entries of the kernel of %r are computed one by one, which is slow: %s",
+            function.architecture,
+            error,
+        )
+    return None, None
+
+
+def _has_kinks(function: KernelFunction) -> bool:
+    """Whether an activation is not analytic, so that kernels change fast next to 0 and π."""
+    activations = {cell.activation for cell in function.architecture.layers(function.width).cells}
+    return any(_breaks(phi) for phi in activations)
+
+
+def _breaks(phi: Activation) -> bool:
+    return bool(breaks(phi, reach(phi)))
+
+
+def common_norm(function: KernelFunction, norms: Tensor, dtype: torch.dtype) -> float | None:
+    """The squared norm of all inputs, or one if norms are but factors; ``None`` if they differ."""
+    if function.architecture.positively_homogeneous:
+        return 1.0
+    smallest, largest = (float(end) for end in torch.aminmax(norms))
+    one = largest > 0 and largest - smallest <= _ONE_NORM[dtype] * largest
+    return shared_norm(norms, dtype) ** 2 if one else None
+
+
+def shared_norm(norms: Tensor, dtype: torch.dtype) -> float:
+    """The mean of norms that count as one, rounded: another batch of them has the same series."""
+    fraction, exponent = math.frexp(float(norms.mean()))
+    return math.ldexp(round(fraction * _NORM_STEPS[dtype]) / _NORM_STEPS[dtype], exponent)

@@ -1,8 +1,18 @@
-r"""Integrals of a rectified sum of a Gaussian and a rectified Gaussian, by integrals along a ray.
+r"""Kernels of the implicit network of Gao 2022 at infinite width.
 
-Let $w$, $w'$ be standard Gaussians at the angle $\theta$ and, independent of them, $y$, $y'$
-Gaussians of variance $s^2$ at the angle $\psi$: $\rho = \cos\theta$ is the covariance of the
-former, $q = s^2\cos\psi$ that of the latter. With $r = \max(w, 0)$, the function
+Its feature map $\phi = m^{-1/2}\sigma(Wx + b)$ is a cell, which sees the covariance $x^\top x' +
+\beta$ and has the kernel $G$ of slope $\dot G$. The equilibrium is $z = m^{-1/2}\sigma(\gamma g +
+r)$ with $r = \sigma(w^\top x + b)$ and a Gaussian $g$ of covariance $P = z^\top z'$, so that $P$ is
+a fixed point of $P \mapsto \Psi(\theta, \gamma^2 P)$ times the norms of $(x, \sqrt\beta)$ and $(x',
+\sqrt\beta)$, whose angle is $\theta$. With $\dot E = \Psi_q$ and $F = \Psi_\rho$ there, the CK is
+$P + G$, and the NTK is a sum over the trained groups: $P$ (readout), $G$ (skip), $\gamma^2 P \dot E
+/ (1 - \gamma^2\dot E)$ (recurrent), and $F / (1 - \gamma^2\dot E) + \dot G$ times $x^\top x'$
+(input) or $\beta$ (bias). Without biases they are together the limit of the paper's $H$.
+
+Here $\Psi$ is an integral of a rectified sum of a Gaussian and a rectified Gaussian, by integrals
+along a ray. Let $w$, $w'$ be standard Gaussians at the angle $\theta$ and, independent of them,
+$y$, $y'$ Gaussians of variance $s^2$ at the angle $\psi$: $\rho = \cos\theta$ is the covariance
+of the former, $q = s^2\cos\psi$ that of the latter. With $r = \max(w, 0)$, the function
 $\Psi = \mathbb{E}[\max(y + r, 0)\max(y' + r', 0)]$ has by Price's theorem the slopes
 
 $\Psi_\rho = P(w, w', y + w, y' + w' > 0)$ and $\Psi_q = P(y + r, y' + r' > 0)$,
@@ -24,15 +34,19 @@ The equilibrium of an implicit network solves $P = \Psi(\rho, \gamma^2 P)$, one 
 
 import math
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
+from shoal.activations import ReLU
 from shoal.activations.panels import gauss_legendre
+from shoal.architectures import ImplicitNetwork
 from shoal.core.caches import cached
 from shoal.core.exceptions import ConvergenceError
 from shoal.kernels.fixed_points import solve
+from shoal.kernels.function import KernelFunction, kernels_in
+from shoal.kernels.recursions import Network
 
 _NODES = 16  # on each panel
 _FINEST = 40  # octaves by which the first and the last panel are narrower than the ray, at most
@@ -203,3 +217,28 @@ def _block(gamma: float, theta: Tensor) -> Equilibrium[Tensor]:
     part = solve(equation, start, start.detach(), "angle", differentiable=differentiable)
     found = rectified(std, theta, angle_of(part))
     return Equilibrium(square * (1 - 2 * part), found.active, found.passed)
+
+
+@kernels_in.register
+def implicit_network_kernels(
+    architecture: ImplicitNetwork, calculus: Any, function: KernelFunction
+) -> Network[Any]:
+    """Both kernels in a calculus."""
+    bias = dict(function.variances).get("bias_variance", architecture.bias_variance)
+    start, _ = calculus.start(gated=False)
+    seen = calculus.combine([(1.0, start)], bias)
+    feature, slope = calculus.push(ReLU(), seen, mean=False)
+    angle, norms = calculus.angle(seen)
+    unit = equilibrium(architecture.gamma, angle)
+    state, turn = norms * unit.state, architecture.gamma**2 * unit.active
+    through = calculus.geometric(turn)
+    entering = unit.passed * through + slope()
+    shares = {
+        "readout": state,
+        "skip": calculus.covariance(feature),
+        "recurrent": turn * through * state,
+        "input": calculus.covariance(start) * entering,
+        "bias": bias * entering,
+    }
+    ntk = sum((shares[group] for group in sorted(function.trainable)), 0.0 * state)
+    return Network(state + shares["skip"], ntk, feature)
