@@ -52,6 +52,7 @@ if TYPE_CHECKING:  # from the modules that define them, which mypy would take fo
     from shoal.kernels import kernel, kernel_function, kernel_operator
     from shoal.learning import gradient_flow, kernel_regression, learning_curve
     from shoal.loops import Loop
+    from shoal.loops.find import find_loop
     from shoal.networks import GainConstraint, MonotoneCell, export, load, save
     from shoal.networks.build import build
     from shoal.networks.empirical_kernel import empirical_kernel
@@ -102,6 +103,7 @@ __all__ = [
     "equilibrium",
     "equivalent",
     "export",
+    "find_loop",
     "fixed_point",
     "gaussian",
     "gradient_flow",

@@ -1,5 +1,6 @@
 """Loops as people train them: found in a model, and run for as long as they need."""
 
+from shoal.loops.find import find_loop
 from shoal.loops.loop import Loop, StopRule
 
-__all__ = ["Loop", "StopRule"]
+__all__ = ["Loop", "StopRule", "find_loop"]

@@ -70,8 +70,11 @@ class Loop:
         dynamic: Whether the loop runs on other batches: new samples, and other batch sizes.
         samples_coupled: Whether samples of a batch depend on one another.
         inputs: The batch that it was given with or found in.
+        solves: Whether the model solves for the equilibrium; ``steps`` is then its solver's count.
         note: Limitations, in words; empty if there are none.
     """
+
+    solves = False
 
     def __init__(
         self,
@@ -148,6 +151,10 @@ class Loop:
     def head(self, state: State, context: Any) -> Output:
         """Return the model's output for a state."""
         return self._parts.head(state, context)
+
+    def select(self, state: State, context: Any, rows: Tensor) -> tuple[State, Any]:
+        """Return the state and the context of some samples."""
+        return _take(state, rows), self._parts.select(context, rows)
 
     def states(self, *inputs: Any, steps: int | None = None) -> Iterator[State]:
         """Iterate over the states after 1, 2, ... iterations."""
@@ -226,8 +233,8 @@ class Loop:
             if len(ends) and not self.samples_coupled:
                 rest = (~stop).nonzero()[:, 0]
                 active = active[rest]
-                state, memory = _take(state, rest), _take(memory, rest)
-                context = self._parts.select(context, rest)
+                memory = _take(memory, rest)
+                state, context = self.select(state, context, rest)
         return output, used
 
     def _count(self, steps: int | None) -> int:

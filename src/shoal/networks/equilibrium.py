@@ -90,20 +90,6 @@ class EquilibriumNetwork(Network[A], Generic[A]):
         """Let the next solve start cold."""
         self._last.value = None
 
-    def forward(self, x: Tensor) -> Tensor:
-        """The network's outputs, of shape (samples, outputs).
-
-        Raises:
-            TypeError: If ``torch.export`` calls it: a program has no loop of unknown length.
-        """
-        if torch.compiler.is_exporting():
-            raise TypeError(
-                "torch.export must get an explicit network, got one of "
-                f"{type(self.architecture).__name__}, whose solver takes as many steps as inputs "
-                "need: shoal.design and shoal.distill make explicit ones"
-            )
-        return super().forward(x)
-
     def _forward(self, x: Tensor) -> Tensor:
         injections = self.injections(x)
         return self._read(self.equilibrium(injections), injections)
@@ -159,7 +145,17 @@ class EquilibriumNetwork(Network[A], Generic[A]):
 
     @uncompiled
     def equilibrium(self, injections: tuple[Tensor, ...]) -> Tensor:
-        """$Z$, differentiable in the injections and the recurrent weights."""
+        """$Z$, differentiable in the injections and the recurrent weights.
+
+        Raises:
+            TypeError: If ``torch.export`` calls it: a program has no loop of unknown length.
+        """
+        if torch.compiler.is_exporting():
+            raise TypeError(
+                "torch.export must get an explicit network, got one of "
+                f"{type(self.architecture).__name__}, whose solver takes as many steps as inputs "
+                "need: shoal.design and shoal.distill make explicit ones"
+            )
         warm = self.warm_start and self.training and torch.is_grad_enabled()
         warm = warm and self.options.gradient.starts_anywhere
         with full_precision(injections[0]):

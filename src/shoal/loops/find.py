@@ -1,0 +1,355 @@
+"""The loop inside a model, as the model is."""
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from shoal.core.checks import instance
+from shoal.core.torch_compat import pytree
+from shoal.core.words import counted
+from shoal.loops.hosts import iterations_of, unrolled
+from shoal.loops.loop import Loop, Output, State
+from shoal.loops.repeats import Repeats, find_repeats
+from shoal.loops.segments import Layout, Segments
+from shoal.loops.trace import HINT, Trace, batch_of, trace
+from shoal.networks.modules import evaluating
+
+_ROUNDING = 1e4  # units in the last place by which a replayed output may differ
+_FEW = 3  # iterations after which samples that depend on one another show it
+_LONGEST = 100_000  # step index up to which the end of step embeddings is looked for
+
+
+def find_loop(model: Module, *inputs: Any) -> Loop:
+    """Find the loop inside a model, by tracing one forward pass.
+
+    The loop is the longest run of operations that repeats with the same weights. Its state is
+    what passes from repeat to repeat. The loop is replayed at the model's own count for this batch
+    and for two other batch sizes, and must return the model's outputs. The model is in evaluation
+    mode meanwhile, and is not modified. If it has several loops, the longest is found, and
+    ``note`` names the others.
+
+    Args:
+        model: The model, called as ``model(*inputs)``.
+        inputs: At least two samples, in the first dimension of each tensor.
+
+    Returns:
+        The loop, a function of the model's inputs.
+
+    Raises:
+        ValueError: If the model has no loop, cannot be traced, or its loop does not return the
+            model's outputs.
+
+    Example:
+        >>> import torch, shoal
+        >>> class Looped(torch.nn.Module):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.cell, self.readout = torch.nn.Linear(4, 4), torch.nn.Linear(4, 2)
+        ...     def forward(self, x):
+        ...         z = x
+        ...         for _ in range(5):
+        ...             z = torch.tanh(self.cell(z) + x)
+        ...         return self.readout(z)
+        >>> shoal.find_loop(Looped(), torch.randn(8, 4))
+        <Loop of 5 steps>
+    """
+    instance("model", model, Module)
+    if batch_of(inputs) < 2:
+        raise ValueError(f"inputs must have at least 2 samples, got {batch_of(inputs)}")
+    with evaluating(model):
+        steps = iterations_of(model, inputs)
+        with unrolled(model):
+            loop = _found(model, inputs)
+    if steps is not None:
+        loop.steps, loop.solves = steps, True
+    return loop
+
+
+def _found(model: Module, inputs: tuple[Any, ...]) -> Loop:
+    """The loop of one trace for all batch sizes, or of one that is made again for each."""
+    try:
+        traced = trace(model, inputs, dynamic=True)
+    except ValueError:
+        pass  # such as of a model that makes a plain number of the batch size
+    else:
+        loop = _TracedParts(model, inputs, traced).loop(inputs)
+        if not _differences(loop, model, inputs):
+            return loop
+    parts = _TracedParts(model, inputs, trace(model, inputs, dynamic=False))
+    loop = parts.loop(inputs)
+    wrong = _differences(loop, model, inputs)
+    batch = batch_of(inputs)
+    if batch in wrong:
+        raise ValueError(
+            f"the loop found in {type(model).__name__} does not return its output: replayed with "
+            f"{counted(loop.steps or 0, 'step')}, {wrong[batch]}; {HINT}"
+        )
+    if wrong:
+        loop.dynamic = False
+        other, words = next(iter(wrong.items()))
+        loop.note = f"it holds for {batch} samples only: with {other}, {words}"
+    return loop
+
+
+@dataclass(frozen=True, eq=False)
+class Context:
+    """What the iterations of a traced loop and its output depend on.
+
+    Attributes:
+        values: Values from before the loop, weights among them.
+        batch: Number of samples that the programs are run with.
+        rows: Number of samples; fewer than the batch where a trace is for one batch size alone.
+        segments: The programs.
+    """
+
+    values: list[Any]
+    batch: int
+    rows: int
+    segments: Segments
+
+
+class _TracedParts:
+    """The three functions of a loop that was found in a trace.
+
+    Attributes:
+        model: The model.
+        dynamic: Whether one trace holds for batches of any size.
+        repeats: The loop in the trace.
+        coupled: Whether samples of a batch depend on one another, as far as shapes show.
+    """
+
+    def __init__(self, model: Module, inputs: tuple[Any, ...], traced: Trace) -> None:
+        self.model, self.dynamic = model, traced.dynamic
+        batch = batch_of(inputs)
+        self._like = inputs
+        found = _repeats(model, traced)
+        self.repeats, self.others = found[0], found[1:]
+        segments = Segments(self.repeats)
+        self._segments = {0 if traced.dynamic else batch: segments}
+        if segments.random:
+            raise ValueError(
+                f"the loop of {type(model).__name__} draws random numbers in each step, such as "
+                f"dropout in evaluation mode or noise: two runs differ; {HINT}"
+            )
+        small = resized(inputs, batch, batch + 1)
+        with torch.no_grad():
+            first, second = self._once(inputs, batch), self._once(small, batch + 1)
+        sizes = batch, batch + 1
+        self._shared = [Layout.of(*pair, sizes) for pair in zip(first[1], second[1], strict=True)]
+        self._state = [Layout.of(*pair, sizes) for pair in zip(first[0], second[0], strict=True)]
+        self._dtypes = [value.dtype for value in first[0]]
+        self.coupled = any(layout.coupled for layout in (*self._shared, *self._state))
+        if not any(layout.factor for layout in self._state):
+            raise ValueError(_no_loop(model))
+
+    @property
+    def modules(self) -> tuple[Module, ...]:
+        return (self.model,)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "_TracedParts":
+        other = copy.copy(self)
+        other.model = copy.deepcopy(self.model, memo)
+        return other
+
+    def loop(self, inputs: tuple[Any, ...]) -> Loop:
+        """The loop, not verified yet."""
+        segments = next(iter(self._segments.values()))
+        note = ""
+        for other in self.others:
+            names = ", ".join(sorted(other.parameters)[:2]) or "no weights"
+            note = f"the model has another loop, of {other.count} steps with {names}, ..."
+        steps = self.repeats.count
+        loop = Loop.of(self, *inputs, steps=steps, uses_step=bool(segments.steps), note=note)
+        if segments.limited:
+            loop.max_steps = steps
+        elif segments.steps:
+            loop.max_steps = self._last_step(inputs, steps)
+        with torch.no_grad():
+            loop.samples_coupled = self.coupled or _mixes(loop, inputs)
+        return loop
+
+    def begin(self, *inputs: Any) -> tuple[State, Context]:
+        batch = batch_of(inputs)
+        _check_like(inputs, self._like)
+        segments = self._for(inputs, batch)
+        values, shared = segments.begin(self.model, pytree.tree_leaves(inputs))
+        context = Context(shared, batch, batch, segments)
+        device = next(v.device for v in (*values, *shared) if isinstance(v, Tensor))
+        for index, (value, layout) in enumerate(zip(values, self._state, strict=True)):
+            shape = layout.sized(batch)
+            if value is None:  # which the output alone uses
+                values[index] = torch.zeros(shape, dtype=self._dtypes[index], device=device)
+            elif tuple(value.shape) != shape:
+                values[index] = value.expand(shape)
+        return self._rows(values, context), context
+
+    def step(self, state: State, context: Context, n: int) -> State:
+        values = context.segments.step(self._values(state, context), context.values, n)
+        return self._rows(values, context)
+
+    def head(self, state: State, context: Context) -> Output:
+        found = context.segments.head(self._values(state, context), context.values)
+        if context.rows == context.batch:
+            return found
+        return pytree.tree_map_only(Tensor, lambda t: t[: context.rows], found)
+
+    def select(self, context: Context, rows: Tensor) -> Context:
+        count = len(rows)
+        if not self.dynamic:  # the trace has one batch size: others stand in for those left out
+            rows = torch.cat([rows, rows[:1].expand(context.batch - count)])
+        pairs = zip(context.values, self._shared, strict=True)
+        values = [layout.taken(value, rows, context.batch) for value, layout in pairs]
+        return Context(values, len(rows), count, context.segments)
+
+    def _rows(self, values: list[Tensor], context: Context) -> State:
+        """Values of a batch as a state, a tensor or several with samples first."""
+        pairs = zip(values, self._state, strict=True)
+        rows = tuple(layout.rows(v, context.batch)[: context.rows] for v, layout in pairs)
+        return rows[0] if len(rows) == 1 else rows
+
+    def _values(self, state: State, context: Context) -> list[Tensor]:
+        """A state as values of a batch."""
+        rows = [state] if isinstance(state, Tensor) else [*state]
+        missing = context.batch - context.rows
+        if missing:
+            rows = [torch.cat([t, t[:1].expand(missing, *t.shape[1:])]) for t in rows]
+        return [layout.value(t) for t, layout in zip(rows, self._state, strict=True)]
+
+    def _for(self, inputs: tuple[Any, ...], batch: int) -> Segments:
+        """The programs for a batch size."""
+        if self.dynamic:
+            return self._segments[0]
+        if batch not in self._segments:
+            with evaluating(self.model), unrolled(self.model):
+                found = _repeats(self.model, trace(self.model, inputs, dynamic=False))[0]
+            if (found.period, found.count) != (self.repeats.period, self.repeats.count):
+                raise ValueError(
+                    f"the model has another loop for {batch} samples, of {found.count} steps"
+                )
+            self._segments[batch] = Segments(found)
+        return self._segments[batch]
+
+    def _once(self, inputs: tuple[Any, ...], batch: int) -> tuple[list[Any], list[Any]]:
+        """The values of a state after one iteration, and the context."""
+        segments = self._for(inputs, batch)
+        values, shared = segments.begin(self.model, pytree.tree_leaves(inputs))
+        return segments.step(values, shared, 0), shared
+
+    def _last_step(self, inputs: tuple[Any, ...], steps: int) -> int | None:
+        """How many steps step embeddings allow; ``None`` if they go on."""
+        state, context = self.begin(*inputs)
+
+        def fails(n: int) -> bool:
+            try:
+                self.step(state, context, n)
+            except (IndexError, RuntimeError):
+                return True
+            return False
+
+        low, high = steps - 1, _LONGEST
+        with torch.no_grad():
+            if not fails(high):
+                return None
+            while high - low > 1:
+                middle = (low + high) // 2
+                low, high = (low, middle) if fails(middle) else (middle, high)
+        return high
+
+
+def resized(inputs: tuple[Any, ...], batch: int, size: int) -> tuple[Any, ...]:
+    """The first samples of a batch, or more by beginning again."""
+    rows = torch.arange(size) % batch
+    found: tuple[Any, ...] = pytree.tree_map_only(
+        Tensor, lambda t: t[rows.to(t.device)] if t.dim() and len(t) == batch else t, inputs
+    )
+    return found
+
+
+def _repeats(model: Module, traced: Trace) -> list[Repeats]:
+    found = find_repeats(traced)
+    if not found:
+        raise ValueError(_no_loop(model))
+    return found
+
+
+def _no_loop(model: Module) -> str:
+    return (
+        f"{type(model).__name__} has no loop: its forward pass repeats no operations with the same "
+        f"weights, each on the result of the one before, or its output takes something of every "
+        f"iteration. If it has one, {HINT}"
+    )
+
+
+def _check_like(inputs: tuple[Any, ...], others: tuple[Any, ...]) -> None:
+    """Refuse inputs that differ from those of the trace in more than the number of samples."""
+    leaves, like = pytree.tree_leaves(inputs), pytree.tree_leaves(others)
+    fits = len(leaves) == len(like)
+    for one, other in zip(leaves, like, strict=False):
+        if isinstance(one, Tensor) and isinstance(other, Tensor):
+            fits &= one.shape[1:] == other.shape[1:] and one.dtype == other.dtype
+        else:
+            fits &= type(one) is type(other)
+    if not fits:
+        shown = [(*t.shape, t.dtype) if isinstance(t, Tensor) else t for t in like]
+        raise ValueError(
+            f"inputs must be like those the loop was found with, but for the number of samples, "
+            f"{shown}"
+        )
+
+
+def _differences(loop: Loop, model: Module, inputs: tuple[Any, ...]) -> dict[int, str]:
+    """How a replayed loop differs from the model, by batch size."""
+    batch = batch_of(inputs)
+    found: dict[int, str] = {}
+    with torch.no_grad():
+        for size in (batch, batch + 1, max(batch - 1, 1)):
+            some = resized(inputs, batch, size)
+            try:
+                with torch.random.fork_rng():
+                    torch.manual_seed(0)
+                    expected = pytree.tree_leaves(model(*some))
+                    torch.manual_seed(0)
+                    got = pytree.tree_leaves(loop.run(*some))
+            except Exception as error:  # a program for one batch can fail in any way for another
+                found[size] = f"it raises {type(error).__name__}"
+                continue
+            pairs = zip(got, expected, strict=True)
+            off = max((_distance(a, b) for a, b in pairs if isinstance(b, Tensor)), default=0.0)
+            if off > 1:
+                found[size] = "the output differs from the model's"
+    return found
+
+
+def _mixes(loop: Loop, inputs: tuple[Any, ...]) -> bool:
+    """Whether some samples of a batch have other states without the rest of it."""
+    state, context = loop.begin(*inputs)
+    batch = batch_of(inputs)
+    rows = torch.randperm(batch, generator=torch.Generator().manual_seed(0))[: batch // 2 + 1]
+    rows = rows[: max(1, batch - 1)].to(pytree.tree_leaves(state)[0].device)
+    some, other = loop.select(state, context, rows)
+    for n in range(min(_FEW, loop.steps or _FEW)):
+        state, some = loop.step(state, context, n), loop.step(some, other, n)
+    several = [(state, some), (loop.head(state, context), loop.head(some, other))]
+    return any(
+        _distance(a[rows], b) > 1
+        for whole, part in several
+        for a, b in zip(pytree.tree_leaves(whole), pytree.tree_leaves(part), strict=True)
+        if isinstance(a, Tensor) and a.dim() and len(a) == batch
+    )
+
+
+def _distance(one: Tensor, other: Tensor) -> float:
+    """The largest difference, in units of rounding; NaN equals NaN."""
+    if one.shape != other.shape:
+        return torch.inf
+    if not one.is_floating_point():
+        return 0.0 if bool((one == other).all()) else torch.inf
+    same = (one == other) | (one.isnan() & other.isnan())
+    off = torch.where(same, 0.0, (one - other).abs()).nan_to_num(torch.inf)
+    size = other[other.isfinite()].abs().max() if bool(other.isfinite().any()) else 1.0
+    rounding = _ROUNDING * torch.finfo(one.dtype).eps
+    return float(off.max() / (rounding * size + 1e-30)) if off.numel() else 0.0

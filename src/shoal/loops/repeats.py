@@ -1,0 +1,271 @@
+"""The longest run of operations that a trace repeats, and what passes from repeat to repeat."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, fx
+
+from shoal.loops.trace import Trace, schema_name
+
+_ANY_TENSOR = {  # operations in which a parameter may stand for a state, by name
+    *("aten::add", "aten::sub", "aten::mul", "aten::div", "aten::cat", "aten::where"),
+    *("aten::lerp", "aten::expand", "aten::unsqueeze", "aten::stack", "aten::sum", "aten::copy"),
+}
+_FIRST_TENSOR = {"aten::linear", "aten::layer_norm", "aten::rms_norm", "aten::group_norm"}
+_EXACT = 1.1  # preference of a run of equal operations over one whose numbers differ
+_TRIED = 8  # runs that are examined
+
+
+class Inner(NamedTuple):
+    """The value of an operation of the same repeat.
+
+    Attributes:
+        place: Number of the operation within the repeat.
+    """
+
+    place: int
+
+
+class Previous(NamedTuple):
+    """The value of an operation of an earlier repeat: a part of the state.
+
+    Attributes:
+        place: Number of the operation within the repeat.
+        first: Values in its place before the first repeats; more than one if it is older.
+    """
+
+    place: int
+    first: tuple[Any, ...]
+
+
+class Fixed(NamedTuple):
+    """A value that is the same in all repeats.
+
+    Attributes:
+        value: A node from before the loop, or a constant.
+    """
+
+    value: Any
+
+
+class Stepped(NamedTuple):
+    """A value of each repeat's own, such as a step index.
+
+    Attributes:
+        values: Nodes from before the loop, or constants, one for each repeat.
+    """
+
+    values: tuple[Any, ...]
+
+
+Argument = Inner | Previous | Fixed | Stepped
+
+
+@dataclass(frozen=True, eq=False)
+class Repeats:
+    """A run of repeats that follow from one another.
+
+    Attributes:
+        trace: The trace.
+        start: Number of its first operation.
+        period: Operations in a repeat.
+        count: Repeats.
+        arguments: For each operation of a repeat its flattened arguments.
+        state: What passes from repeat to repeat, and what the output takes of the last.
+    """
+
+    trace: Trace
+    start: int
+    period: int
+    count: int
+    arguments: tuple[tuple[Argument, ...], ...]
+    state: tuple[Previous, ...]
+
+    @property
+    def stop(self) -> int:
+        """Number of the first operation after the loop."""
+        return self.start + self.period * self.count
+
+    @property
+    def body(self) -> tuple[fx.Node, ...]:
+        """The operations of the first repeat."""
+        return self.trace.nodes[self.start : self.start + self.period]
+
+    @property
+    def all_arguments(self) -> Iterator[Argument]:
+        """The arguments of all operations of a repeat."""
+        return (argument for several in self.arguments for argument in several)
+
+    @property
+    def parameters(self) -> set[str]:
+        """Names of the parameters and buffers that every repeat uses."""
+        fixed = (a.value for a in self.all_arguments if isinstance(a, Fixed))
+        names = (self.trace.tensors.get(v.name) for v in fixed if isinstance(v, fx.Node))
+        return {name for name in names if name is not None}
+
+
+def find_repeats(trace: Trace) -> list[Repeats]:
+    """The runs of repeats in a trace that do not overlap, the longest first."""
+    found: list[Repeats] = []
+    labels = [_labels(trace, exact=True), _labels(trace, exact=False)]
+    runs = [(*run, exact) for exact in (True, False) for run in _runs(labels[not exact])]
+    runs.sort(key=lambda run: (-run[2] * (_EXACT if run[3] else 1.0), run[1]))
+    tried = 0
+    for first, period, covered, _ in runs:
+        start, stop = first, first + covered
+        for one in found:  # a run shares no operations with those before it
+            if start < one.stop and one.start < stop:
+                before = one.start - start > stop - one.stop
+                start, stop = (start, one.start) if before else (one.stop, stop)
+        if stop - start < 2 * period:
+            continue
+        tried += 1
+        best = _best_cut(trace, start, period, stop - start)
+        if best is not None:
+            found.append(best)
+        if tried == _TRIED:
+            break
+    return sorted(found, key=lambda one: -one.period * one.count)
+
+
+def _labels(trace: Trace, *, exact: bool) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """A number for each operation, the same for those that a loop may repeat.
+
+    Args:
+        trace: The trace.
+        exact: Whether numbers among the arguments count.
+    """
+    known: dict[Any, int] = {}
+    labels = []
+    for node in trace.nodes:
+        leaves, tree = trace.arguments(node)
+        name = schema_name(node)
+        parts: list[Any] = [str(node.target), str(tree)]
+        for place, leaf in enumerate(leaves):
+            if isinstance(leaf, fx.Node):
+                anything = name in _ANY_TENSOR or (not place and name in _FIRST_TENSOR)
+                parts.append(None if anything else trace.tensors.get(leaf.name))
+            elif isinstance(leaf, int | float) and not isinstance(leaf, bool) and not exact:
+                parts.append(type(leaf).__name__)
+            else:
+                parts.append(repr(leaf))
+        labels.append(known.setdefault(tuple(parts), len(known)))
+    return np.array(labels, dtype=np.int64)
+
+
+def _runs(labels: np.ndarray[Any, np.dtype[np.int64]]) -> Iterator[tuple[int, int, int]]:
+    """Runs of at least two repeats: the first operation, the period, and operations covered."""
+    for period in range(1, len(labels) // 2 + 1):
+        same = np.concatenate([[False], labels[period:] == labels[:-period], [False]])
+        edges = np.flatnonzero(same[1:] != same[:-1])
+        for first, last in edges.reshape(-1, 2).tolist():
+            if last - first >= period:
+                yield first, period, last - first + period
+
+
+def _best_cut(trace: Trace, start: int, period: int, covered: int) -> Repeats | None:
+    """The repeats of a run that are the most, and between which the fewest numbers pass."""
+    found: list[tuple[int, int, int, Repeats]] = []
+    for shift in range(min(period, covered - 2 * period + 1)):
+        count = (covered - shift) // period
+        if found and count < -found[0][0]:
+            break
+        repeats = _align(trace, start + shift, period, count)
+        if repeats is not None:
+            found.append((-count, _numbers(repeats), -shift, repeats))
+    return min(found, key=lambda one: one[:3])[3] if found else None
+
+
+def _align(trace: Trace, start: int, period: int, count: int) -> Repeats | None:
+    """Repeats that begin at an operation, if each follows from the one before it."""
+    nodes = trace.nodes[start : start + period * count]
+    place = {node: divmod(index, period) for index, node in enumerate(nodes)}
+    arguments: list[tuple[Argument, ...]] = []
+    for index in range(period):
+        several = [trace.arguments(node)[0] for node in nodes[index::period]]
+        kinds = [_argument(values, place, trace) for values in zip(*several, strict=True)]
+        if None in kinds:
+            return None
+        arguments.append(tuple(kind for kind in kinds if kind is not None))
+    state = {a: None for several in arguments for a in several if isinstance(a, Previous)}
+    for one in list(state):  # older values pass through younger ones
+        while len(one.first) > 1:
+            one = Previous(one.place, one.first[1:])
+            state.setdefault(one)
+    if not any(isinstance(one.first[0], fx.Node) for one in state):
+        return None
+    last = _used_after(trace, start + period * count, place)
+    if any(repeat != count - 1 for repeat, _ in last):
+        return None  # the output is made of several repeats
+    for _, index in sorted(last):
+        if not any(one.place == index and len(one.first) == 1 for one in state):
+            state[Previous(index, (None,))] = None
+    repeats = Repeats(trace, start, period, count, tuple(arguments), tuple(state))
+    return repeats if last and _is_loop(repeats) else None
+
+
+def _argument(
+    values: Sequence[Any], place: dict[fx.Node, tuple[int, int]], trace: Trace
+) -> Argument | None:
+    """One argument of an operation over all repeats; ``None`` if it follows no rule."""
+    inside = [place.get(value) if isinstance(value, fx.Node) else None for value in values]
+    if all(at is not None for at in inside):
+        same = {(at[0] - repeat, at[1]) for repeat, at in enumerate(inside) if at is not None}
+        return Inner(inside[0][1]) if len(same) == 1 and inside[0][0] == 0 else None  # type: ignore[index]
+    before = next((i for i, at in enumerate(inside) if at is not None), len(values))
+    first = tuple(values[:before])
+    if before < len(values):
+        rest = {(repeat - at[0], at[1]) for repeat, at in enumerate(inside) if at is not None}
+        regular = len(rest) == 1 and None not in inside[before:]
+        ((age, index),) = rest if regular else {(0, 0)}
+        nodes = all(isinstance(value, fx.Node) for value in first)
+        return Previous(index, first) if regular and age == before and nodes else None
+    if all(type(value) is type(values[0]) and value == values[0] for value in values):
+        return Fixed(values[0])
+    constants = [
+        trace.constants.get(value.name) if isinstance(value, fx.Node) else value for value in values
+    ]
+    if all(isinstance(value, int | float) for value in constants):
+        return Stepped(tuple(constants))
+    tensors = [value for value in constants if isinstance(value, Tensor)]
+    if len(tensors) == len(values):
+        same_value = all(torch.equal(value, tensors[0]) for value in tensors)
+        return Fixed(values[0]) if same_value else Stepped(tuple(tensors))
+    return Stepped(first) if all(isinstance(value, fx.Node) for value in first) else None
+
+
+def _used_after(
+    trace: Trace, stop: int, place: dict[fx.Node, tuple[int, int]]
+) -> set[tuple[int, int]]:
+    """Which values of which repeats are used after the loop."""
+    used = [leaf for node in trace.nodes[stop:] for leaf in trace.arguments(node)[0]]
+    used += [trace.source(value) for value in trace.outputs]
+    return {place[leaf] for leaf in used if isinstance(leaf, fx.Node) and leaf in place}
+
+
+def _is_loop(repeats: Repeats) -> bool:
+    """Whether repeats share weights or inputs, and lead from the first state to the last."""
+    shared = any(
+        isinstance(a, Fixed) and isinstance(a.value, fx.Node) and "val" in a.value.meta
+        and isinstance(a.value.meta["val"], Tensor)
+        for a in repeats.all_arguments
+    )  # fmt: skip
+    reached: set[int] = set()
+    for index, several in enumerate(repeats.arguments):
+        if any(isinstance(a, Previous) or (isinstance(a, Inner) and a.place in reached)
+               for a in several):  # fmt: skip
+            reached.add(index)
+    return shared and any(one.place in reached and one.first[0] is not None
+                          for one in repeats.state)  # fmt: skip
+
+
+def _numbers(repeats: Repeats) -> int:
+    """How many numbers pass from repeat to repeat, for the batch that was traced."""
+    total = 0
+    for one in repeats.state:
+        value = repeats.body[one.place].meta.get("val")
+        total += int(value.numel()) if isinstance(value, Tensor) else 1
+    return total

@@ -1,0 +1,211 @@
+"""A model's forward pass as a list of operations, by exporting it."""
+
+import io
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.nn import Module
+
+from shoal.core.torch_compat import pytree
+
+_RECORDERS = "torch.fx.experimental.symbolic_shapes", "torch.export", "torch._export"
+_IDENTITIES = {  # operations that pass their first argument on
+    *("aten::detach", "aten::detach_", "aten::alias", "aten::lift_fresh_copy"),
+    *("aten::lift_fresh", "aten::lift"),
+}
+HINT = "give the loop as shoal.Loop(cell, z0, *inputs, head=..., steps=...)"
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """The operations of one forward pass, in their order.
+
+    Attributes:
+        nodes: The operations that compute something.
+        sources: For each operation that only passes a value on, the value's own.
+        tensors: By the name of a placeholder, the name of the parameter or buffer it stands for.
+        constants: By the name of a placeholder, the constant tensor it stands for.
+        inputs: Placeholders of the model's inputs, flattened.
+        outputs: Values that the model returns, flattened; constants among them stand as they are.
+        structure: Tree of the outputs.
+        dynamic: Whether it holds for batches of any size.
+    """
+
+    nodes: tuple[fx.Node, ...]
+    sources: dict[fx.Node, fx.Node]
+    tensors: dict[str, str]
+    constants: dict[str, Tensor]
+    inputs: tuple[fx.Node, ...]
+    outputs: tuple[Any, ...]
+    structure: Any
+    dynamic: bool
+
+    def source(self, value: Any) -> Any:
+        """The operation that computed a value; a constant is returned as it is."""
+        while isinstance(value, fx.Node) and value in self.sources:
+            value = self.sources[value]
+        return value
+
+    @property
+    def placeholders(self) -> tuple[fx.Node, ...]:
+        """The placeholders of parameters, buffers and constants."""
+        nodes = self.nodes[0].graph.nodes if self.nodes else ()
+        names = {*self.tensors, *self.constants}
+        return tuple(n for n in nodes if n.op == "placeholder" and n.name in names)
+
+    def tensor(self, node: fx.Node, model: Module) -> Tensor:
+        """The parameter or buffer of a model, or the constant, that a placeholder stands for."""
+        if node.name not in self.tensors:
+            return self.constants[node.name]
+        owner, _, name = self.tensors[node.name].rpartition(".")
+        found: Tensor = getattr(model.get_submodule(owner), name)
+        return found
+
+    def arguments(self, node: fx.Node) -> tuple[list[Any], Any]:
+        """The arguments of an operation, flattened, and their tree."""
+        leaves, tree = pytree.tree_flatten(
+            (node.args, node.kwargs), is_leaf=lambda a: isinstance(a, fx.Node)
+        )
+        return [self.source(leaf) for leaf in leaves], tree
+
+
+def batch_of(inputs: tuple[Any, ...]) -> int:
+    """The number of samples of a model's inputs: the first dimension of their first tensor."""
+    for leaf in pytree.tree_leaves(inputs):
+        if isinstance(leaf, Tensor) and leaf.dim():
+            return len(leaf)
+    raise ValueError("inputs must have a tensor with one entry per sample, got none")
+
+
+def trace(model: Module, inputs: tuple[Any, ...], *, dynamic: bool) -> Trace:
+    """Trace the forward pass of a model in evaluation mode.
+
+    Args:
+        model: The model.
+        inputs: Its inputs; the first dimension of the first tensor counts samples.
+        dynamic: Whether the batch is of any size; else of that of the inputs.
+
+    Raises:
+        ValueError: If the model cannot be traced.
+    """
+    samples = batch_of(inputs)
+    inputs = pytree.tree_map_only(Tensor, Tensor.detach, inputs)  # the exporter marks what it gets
+    size = torch.export.Dim.DYNAMIC if dynamic else None
+    sizes = pytree.tree_map(
+        lambda leaf: (
+            {0: size} if isinstance(leaf, Tensor) and leaf.dim() and len(leaf) == samples else None
+        ),
+        inputs,
+    )
+    with torch.no_grad(), _quiet():
+        try:
+            program = torch.export.export(
+                model, inputs, dynamic_shapes=sizes if dynamic else None, strict=False
+            )
+            if any(map(_mutates, program.graph.nodes)):
+                program = program.run_decompositions({})
+        except Exception as error:  # the model's own code and the exporter can fail in any way
+            raise ValueError(_reason(model, error)) from error
+    return _read(program, dynamic=dynamic)
+
+
+def _read(program: Any, *, dynamic: bool) -> Trace:
+    """The trace of an exported program."""
+    tensors, constants, inputs = {}, {}, []
+    placeholders = [node for node in program.graph.nodes if node.op == "placeholder"]
+    for node, spec in zip(placeholders, program.graph_signature.input_specs, strict=True):
+        if spec.kind.name == "USER_INPUT":
+            inputs.append(node)
+        elif spec.kind.name in ("PARAMETER", "BUFFER"):
+            tensors[node.name] = spec.target
+        elif spec.kind.name == "CONSTANT_TENSOR":
+            constants[node.name] = program.constants[spec.target]
+    nodes: list[fx.Node] = []
+    sizes: dict[fx.Node, None] = {}
+    sources = {}
+    for node in program.graph.nodes:
+        if node.op != "call_function" or _is_check(node):
+            continue
+        known = all(one in sizes or one.op == "placeholder" for one in node.all_input_nodes)
+        if _is_identity(node):
+            sources[node] = node.args[0]
+        elif known and not isinstance(node.meta.get("val"), Tensor | tuple | list):
+            sizes[node] = None  # a number that follows from the size of the batch
+        else:
+            nodes.append(node)
+    nodes = [*sizes, *nodes]
+    (final,) = (node for node in program.graph.nodes if node.op == "output")
+    user = [
+        index
+        for index, spec in enumerate(program.graph_signature.output_specs)
+        if spec.kind.name == "USER_OUTPUT"
+    ]
+    outputs = tuple(final.args[0][index] for index in user)
+    structure = program.call_spec.out_spec
+    return Trace(
+        *(tuple(nodes), sources, tensors, constants, tuple(inputs), outputs, structure),
+        dynamic,
+    )
+
+
+def schema_name(node: fx.Node) -> str:
+    """The name of an operation without its overload, such as ``aten::add``."""
+    return str(getattr(getattr(node.target, "_schema", None), "name", node.target))
+
+
+def is_random(node: fx.Node) -> bool:
+    """Whether an operation draws random numbers."""
+    if schema_name(node) in ("aten::dropout", "aten::feature_dropout", "aten::alpha_dropout"):
+        return bool(node.args[1]) and bool(node.args[2])
+    seeded = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+    return seeded and "attention" not in schema_name(node)
+
+
+def _is_identity(node: fx.Node) -> bool:
+    if schema_name(node) in ("aten::dropout", "aten::feature_dropout"):
+        return not (node.args[1] and node.args[2])
+    return schema_name(node) in _IDENTITIES
+
+
+def _is_check(node: fx.Node) -> bool:
+    name = schema_name(node)
+    return "_assert" in name or "sym_constrain" in name or "set_grad_enabled" in name
+
+
+def _mutates(node: fx.Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    return bool(schema is not None and schema.is_mutable and not _is_identity(node))
+
+
+def _reason(model: Module, error: Exception) -> str:
+    """A traced model's failure in one line."""
+    name, text = type(model).__name__, str(error)
+    if "data-dependent" in text.lower() or "GuardOnDataDependent" in type(error).__name__:
+        return (
+            f"the control flow of {name} depends on its data, such as a loop that ends at a "
+            f"tolerance; let it run a fixed count, or {HINT}"
+        )
+    first = next((line for line in text.splitlines() if line.strip()), "")[:200]
+    return f"{name} cannot be traced ({type(error).__name__}: {first}); {HINT}"
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """A context in which the exporter writes no records of what it tries."""
+    loggers = [logging.getLogger(name) for name in _RECORDERS]
+    before = [logger.disabled for logger in loggers]
+    for logger in loggers:
+        logger.disabled = True
+    try:
+        with redirect_stderr(io.StringIO()), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, was in zip(loggers, before, strict=True):
+            logger.disabled = was
