@@ -19,7 +19,7 @@ from shoal.activations.panels import Kink
 from shoal.core.checks import dense_tensor, integer
 
 _OF_THE_FUNCTION = (  # what a subclass with a function of its own does not inherit
-    *("closed_form", "evaluated", "lipschitz", "panel_edges", "panels_of"),
+    *("closed_form", "evaluated", "lipschitz", "panel_edges", "panels_of", "smoothed"),
     *("positively_homogeneous", "smoothness"),
     *("_curvature", "_expression", "_form", "_homogeneous", "_lipschitz"),
 )
@@ -124,6 +124,10 @@ class Activation(ABC):
     def closed_form(self) -> ClosedForm | None:
         r"""The Gaussian expectations of $\varphi$ in closed form, or ``None`` if none is known."""
         return self._form
+
+    def smoothed(self, mean: Tensor, std: Tensor, order: int) -> Tensor | None:  # noqa: ARG002
+        r"""$\mathbb{E}[\varphi^{(k)}(\mu + s\xi)]$, $k$ = ``order``; ``None`` if not known."""
+        return None
 
     def smoothness(self) -> Smoothness:
         r"""Bounds of $\varphi'$, its jumps and $\varphi''$; as measured unless overridden."""

@@ -106,7 +106,7 @@ def _differentiable(
     pair = covariance(a, b, c)
     closed = closed_form(phi)
     if closed is not None and closed.analytic and pair.requires_grad:
-        value = closed_dual(phi, closed, order, *pair.in_double())
+        value = closed_dual(closed, order, *pair.in_double())
     elif pair.requires_grad:
         value = _mixed(*pair.in_double(), phi, (order, order), tolerance)
     else:
@@ -193,7 +193,7 @@ def _evaluate(phi: Activation, j: int, k: int, pair: Covariance, *, tolerance: f
     for index in pair.blocks(_BLOCK):
         a, b, c = (t.reshape(-1) for t in pair[index])
         if closed is not None:
-            value = closed_dual(phi, closed, j, a, b, c)
+            value = closed_dual(closed, j, a, b, c)
         elif line is not None:
             value = line.at_covariances(a, b, c)[j]
         else:
@@ -210,7 +210,13 @@ def _table(phi: Activation, j: int, k: int, pair: Covariance) -> Table | None:
         if bool(t.any())
     ]
     orders = ((0, 0), (1, 1)) if j == k < 2 else ((max(j, k), min(j, k)),)
-    return Table.of(phi, orders, torch.cat(ends).double()) if ends and (j + k) % 2 == 0 else None
+    if (
+        not ends
+        or (j + k) % 2
+        or (j == k < 2 and bool(((pair.a == pair.b) & (pair.c == pair.a)).all()))
+    ):
+        return None
+    return Table.of(phi, orders, torch.cat(ends).double())
 
 
 def _evaluate_block(

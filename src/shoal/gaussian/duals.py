@@ -42,8 +42,8 @@ class Duals:
     def __call__(self, covariance: Tensor) -> tuple[Tensor, Callable[[], Tensor]]:
         """The dual at some covariances, and what computes that of the derivative."""
         if self._last is None or not torch.equal(self._last[0], covariance):
-            few = covariance.numel() <= _FEW or self._table is None
-            self._last = covariance, *(self._exact if few else self._by_series)(covariance)
+            table = self._known if covariance.numel() <= _FEW else self._table
+            self._last = covariance, *(self._by_series if table else self._exact)(covariance)
         return self._last[1:]
 
     def _exact(self, covariance: Tensor) -> tuple[Tensor, Callable[[], Tensor]]:
@@ -61,9 +61,18 @@ class Duals:
 
     @cached_property
     def _table(self) -> Table | None:
+        return self._of(known=False)
+
+    @property
+    def _known(self) -> Table | None:
+        """A table that is there already: a few pairs are integrated faster than one is made."""
+        return self.__dict__.get("_table") or self._of(known=True)
+
+    def _of(self, *, known: bool) -> Table | None:
         if closed_form(self.phi) is not None or broken_line(self.phi) is not None:
             return None
-        return Table.of(self.phi, ((0, 0), (1, 1)), self.variances[self.variances > 0])
+        some = self.variances[self.variances > 0]
+        return Table.of(self.phi, ((0, 0), (1, 1)), some, known=known)
 
     def _by_series(self, covariance: Tensor) -> tuple[Tensor, Callable[[], Tensor]]:
         """Both by the series of every pair, block by block."""

@@ -26,6 +26,7 @@ from torch import Tensor
 
 from shoal.activations import Activation
 from shoal.activations.panels import gauss_legendre, jump
+from shoal.core.caches import cached
 from shoal.core.exceptions import AccuracyError
 from shoal.gaussian.polynomials import normalized_hermite
 from shoal.gaussian.quadrature import nearby_breaks, normal_density, resolved_edges, window_edges
@@ -40,6 +41,7 @@ _HALVINGS = 5  # of the work
 _PROBES = 3  # angles at which the first look is taken
 _WINDOW = 8.7  # standard deviations, of functions that grow no faster than powers
 _PANEL = 18  # nodes of a panel between kinks
+_LEAST = 1 / 16  # standard deviation from which on closed forms of smoothed functions keep digits
 _FAR = 64.0  # where an activation that has asymptotes is one of them
 _MOST = 1 << 14  # places τ
 _MOMENTS, _NOTHING = 24, 1e-17  # of the remainder; the share of the last of them
@@ -70,21 +72,26 @@ def grid(
     Raises:
         AccuracyError: If both orders of u and v differ, or a derivative vanishes.
     """
-    # a few of them tell which steps are short enough; one variance alone shows no error
-    few = variances[[0, len(variances) // 2, -1]]
-    few, at = torch.cat([few, few[-1:] / 2]), angles[:: max(1, len(angles) // _PROBES)]
-    for halving in range(_HALVINGS):
-        share = 0.5 ** (halving / 2)
-        if len(variances) > len(few) and _grid(phi, orders, few, at, share)[2] > _ERROR:
-            continue
-        some = torch.cat([variances, variances[-1:] / 2])
-        values, sizes, error = _grid(phi, orders, some, angles, share)
+    # one variance alone shows no error
+    some = torch.cat([variances, variances[-1:] / 2])
+    quarter = round(4 * math.log2(float(variances.max())))
+    for halving in range(_first_halving(phi, orders, quarter), _HALVINGS):
+        values, sizes, error = _grid(phi, orders, some, angles, 0.5 ** (halving / 2))
         if error <= _ERROR:
             return values[:, :, :-1, :-1], {order: size[:-1] for order, size in sizes.items()}
     raise AccuracyError(
         f"the duals of {phi!r} at variances up to {float(variances.max()):.3g} differ if u and v "
         "change places"
     )
+
+
+@cached
+def _first_halving(phi: Activation, orders: Orders, quarter: int) -> int:
+    """How often steps are shortened until duals up to a quarter of an octave are seen right."""
+    few = 2.0 ** (quarter / 4) * torch.tensor([1.0, 0.5, 1 / 64], dtype=torch.float64)
+    angles = torch.linspace(0.1, 1.5, _PROBES, dtype=torch.float64)
+    errors = (_grid(phi, orders, few, angles, 0.5 ** (k / 2))[2] for k in range(_HALVINGS))
+    return next((k for k, error in enumerate(errors) if error <= _ERROR), _HALVINGS)
 
 
 def _grid(
@@ -296,6 +303,11 @@ class _Grid:
 
     def _inner(self, mean: Tensor, std: Tensor) -> Tensor:
         """The smoothed functions at means of shape (n, x). shape: (orders, n, x)."""
+        if float(self._std.min()) >= _LEAST:
+            known = [self.phi.smoothed(mean, std[:, None], k) for k in self._inner_orders]
+            found = [values for values in known if values is not None]
+            if len(found) == len(known):
+                return torch.stack(found)
         result = mean.new_empty(len(self._inner_orders), *mean.shape)
         wide = std >= self._width
         if bool(wide.any()):

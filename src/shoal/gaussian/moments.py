@@ -12,11 +12,13 @@ from shoal.activations.hermite import series_coefficients
 from shoal.activations.names import as_activation
 from shoal.core.caches import cached
 from shoal.core.settings import in_standard_settings
+from shoal.gaussian.closed_forms import closed_form
 from shoal.gaussian.composites import Derivative, Square
 from shoal.gaussian.domain import scale_tensor
-from shoal.gaussian.octaves import at_octaves
+from shoal.gaussian.octaves import at_octaves, octave_series, stacked
 from shoal.gaussian.polynomials import as_series
-from shoal.gaussian.smoothing import smoothed, smoothed_stack
+from shoal.gaussian.smoothing import smoothed
+from shoal.numerics import differentiate
 
 
 @dataclass(frozen=True)
@@ -133,9 +135,25 @@ def _integrated_squares(phi: Activation, variance: Tensor) -> tuple[Tensor, Tens
 @cached
 def _square_stack(phi: Activation, octaves: tuple[int, ...]) -> Tensor | None:
     """Both in one series, as solving for a variance asks for them again and again."""
-    parts = [smoothed_stack(Square(phi), order, 0, octaves) for order in (0, 2)]
-    known = [part for part in parts if part is not None]
-    return torch.stack([known[0], known[1] / 2], -1) if len(known) == len(parts) else None
+    return stacked(partial(_square_series, phi), octaves)
+
+
+@cached
+def _square_series(phi: Activation, exponent: int) -> Tensor | None:
+    """Both on one octave; the integral of the derivative cancels where an activation saturates."""
+    values = octave_series(partial(_square, phi), torch.abs, exponent)
+    if values is None:
+        return None
+    slopes = differentiate(values, 1) * 2.0 ** (2 - exponent)
+    return torch.stack([values, torch.nn.functional.pad(slopes, (0, 1))], -1)
+
+
+def _square(phi: Activation, variance: Tensor) -> Tensor:
+    """The mean square, in closed form if there is one."""
+    closed = closed_form(phi)
+    if closed is not None:
+        return closed.dual(variance, variance, variance)
+    return smoothed(Square(phi), torch.zeros_like(variance), variance)
 
 
 def slope_square(phi: Activation, variance: Tensor) -> Tensor:

@@ -1,9 +1,10 @@
 r"""Duals at any variances of a range and at any angles, by one series of three variables.
 
-Divided by the roots of the mean squares, duals of analytic activations, or of those that are
-analytic on both sides of zero, are analytic in $\log a$, $\log b$ and $\theta$, up to $\theta = 0$
-and $\pi$. One table serves all pairs of variances in its range, such as those of the pixels of
-images, or those that an optimizer tries.
+Duals of analytic activations, or of those that are analytic on both sides of zero, are analytic in
+the standard deviations, $\log\sqrt a$ far from zero, and in $\theta$, up to $\theta = 0$ and $\pi$.
+One table serves all pairs of variances in its range, such as those of the pixels of images, or
+those that an optimizer tries. Its values are divided by the roots of the mean squares, roughly,
+since these have zeros off the real axis, next to which series decay slowly.
 """
 
 import math
@@ -24,11 +25,12 @@ from shoal.numerics.sampling import off_grid
 
 Span: TypeAlias = tuple[int, int]
 
-_STEP = 1  # ranges of log₂ of variances end at multiples of this
 _SMALLEST, _LARGEST = -40, 48
-_ACROSS = (12, 24, 48, 96)  # degrees in the variances ...
-_AROUND = (32, 64, 128, 256, 512)  # ... and in the angle that are tried
-_DECAYED = 0.8  # share of the degree that may be needed, so that the rest is seen to be nothing
+_SHIFT = 0.25  # of standard deviations, below which duals are no functions of their logarithms
+_SIZES = 6  # degree of the logarithms of what values are divided by
+_ACROSS = (24, 48, 96)  # degrees in the variances ...
+_AROUND = (64, 128, 256, 512)  # ... and in the angle that are tried
+_DECAYED = 0.85  # share of the degree that may be needed, so that the rest is seen to be nothing
 _NEGLIGIBLE = 2e-14  # what is left out of a line
 _ROUNDING = 8e-15  # of a coefficient
 _ERROR = 2e-13  # largest, relative to the root of both mean squares
@@ -74,7 +76,7 @@ class Table:
         orders: The orders $(j, k)$.
         span: The range of $\log_2$ of the variances.
         width: That of the layers at the ends of the angle.
-        sizes: Series of the roots of mean squares, by derivative.
+        sizes: Series of the logarithms of about the roots of mean squares, by derivative.
         sides: For both sides, functions of a variance, by order. shapes: (rank, terms)
         cores: Coefficients of their products, by order. shapes: (rank, rank, angular terms)
     """
@@ -87,18 +89,31 @@ class Table:
     cores: tuple[Tensor, ...]
 
     @classmethod
-    def of(cls, phi: Activation, orders: Orders, variances: Tensor) -> "Table | None":
-        """The table for some variances, kept for later calls; ``None`` if there is none."""
+    def of(
+        cls, phi: Activation, orders: Orders, variances: Tensor, *, known: bool = False
+    ) -> "Table | None":
+        """A table for some variances, kept for later calls; ``None`` if there is none.
+
+        Args:
+            phi: The activation.
+            orders: The orders $(j, k)$.
+            variances: The variances. shape: (n,)
+            known: Whether only a table that an earlier call has made will do.
+        """
         if not len(variances):
             return None
         low, high = (float(end) for end in torch.aminmax(variances.detach()))
         if not 2.0**_SMALLEST <= low <= high <= 2.0**_LARGEST:
             return None
-        first = _STEP * math.floor(math.log2(low) / _STEP)
-        last = max(_STEP * math.ceil(math.log2(high) / _STEP), first + _STEP)
-        if not can_grid(phi, orders, 2.0**last):
-            return None
-        return _table(phi, orders, (first, last))
+        first = math.floor(math.log2(low))
+        last = max(math.ceil(math.log2(high)), first + 1)
+        made = _made(phi, orders)
+        for span, table in made.items():
+            if span[0] <= first and last <= span[1]:
+                return table
+        if not known and can_grid(phi, orders, 2.0**last):
+            made[first, last] = _table(phi, orders, (first, last))
+        return made.get((first, last))
 
     def sections(self, variances: Tensor) -> tuple["Sections", ...]:
         """The duals of each order at some variances, as functions of the angle."""
@@ -126,47 +141,65 @@ class Table:
         return result
 
     def _basis(self, variance: Tensor) -> Tensor:
-        low, high = self.span
-        unit = ((2 * variance.log2() - (low + high)) / (high - low)).clamp(-1, 1)
-        return chebyshev_basis(unit, len(self.sizes[self.orders[0][0]]) - 1)
+        low, high = _ends(self.span)
+        t = (2 * (variance.sqrt() + _SHIFT).log() - (low + high)) / (high - low)
+        return chebyshev_basis(t.clamp(-1, 1), self.sides[0][0].shape[1] - 1)
 
     def _size(self, order: int, basis: Tensor) -> Tensor:
-        return self.sizes[order].to(basis) @ basis
+        return (self.sizes[order].to(basis) @ basis[: _SIZES + 1]).exp()
 
 
 @cached
+def _made(phi: Activation, orders: Orders) -> dict[Span, Table | None]:  # noqa: ARG001
+    """All tables of an activation that were made, and the spans that have none."""
+    return {}
+
+
 @in_standard_settings
 def _table(phi: Activation, orders: Orders, span: Span) -> Table | None:
     """Make a table of the degrees that lines through it need, and verify it off its grid."""
     try:
-        return _made(phi, orders, span)
+        return _fitted(phi, orders, span)
     except AccuracyError:
         return None
 
 
-def _made(phi: Activation, orders: Orders, span: Span) -> Table:
+def _ends(span: Span) -> tuple[float, float]:
+    """The range of the logarithms of the shifted standard deviations."""
+    return math.log(2 ** (span[0] / 2) + _SHIFT), math.log(2 ** (span[1] / 2) + _SHIFT)
+
+
+def _variances(t: Tensor) -> Tensor:
+    """The variances of some of these logarithms."""
+    return (t.exp() - _SHIFT).square()
+
+
+def _fitted(phi: Activation, orders: Orders, span: Span) -> Table:
     few = torch.tensor([0.0, 0.1, math.pi / 2], dtype=torch.float64)
     ends = torch.tensor(span, dtype=torch.float64).exp2()
     width = min(_LAYER, _LAYER / math.sqrt(float(ends[1])))
+    rough = grid(phi, orders, _variances(chebyshev_nodes(_SIZES, *_ends(span))), few[:1])[1]
+    known = {order: coefficients_from_values(size.log()) for order, size in rough.items()}
 
     def around(degree: int) -> Tensor:
         values, _ = grid(phi, orders, ends, _nodes(degree, width))
         return coefficients_from_values(_unfolded(values))
 
+    def scaled(degree: int, angles: Tensor) -> Tensor:
+        values, sizes = grid(phi, orders, _variances(chebyshev_nodes(degree, *_ends(span))), angles)
+        basis = chebyshev_basis(chebyshev_nodes(degree), _SIZES)
+        ratios = {order: size / (known[order] @ basis).exp() for order, size in sizes.items()}
+        values *= torch.stack([torch.outer(ratios[j], ratios[k]) for j, k in orders])[..., None]
+        return values
+
     def across(degree: int) -> Tensor:
-        values, sizes = grid(phi, orders, chebyshev_nodes(degree, *span).exp2(), few)
-        lines = [values.movedim(2, -1).flatten(0, -2), *(s[None] / s.max() for s in sizes.values())]
-        return coefficients_from_values(torch.cat(lines))
+        return coefficients_from_values(scaled(degree, few).movedim(2, -1))
 
     angles = _nodes(_degree(around, _AROUND), width)
-    values, sizes = grid(
-        phi, orders, chebyshev_nodes(_degree(across, _ACROSS), *span).exp2(), angles
-    )
-    series = _unfolded(values)
+    series = _unfolded(scaled(_degree(across, _ACROSS), angles))
     for dim in (1, 2, 3):
         series = coefficients_from_values(series, dim)
     sides, cores = zip(*map(_compressed, series), strict=True)
-    known = {order: coefficients_from_values(size) for order, size in sizes.items()}
     made = Table(orders, span, width, known, sides, cores)
     _verify(made, phi)
     return made
@@ -204,8 +237,8 @@ def _compressed(coefficients: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor]:
 
 def _verify(table: Table, phi: Activation) -> None:
     """Compare a table with duals off its grid."""
-    logs, angles = off_grid((table.span, (0.0, math.pi / 2)), _CHECKS)
-    variances = logs.exp2()
+    logs, angles = off_grid((_ends(table.span), (0.0, math.pi / 2)), _CHECKS)
+    variances = _variances(logs)
     (near, far), sizes = grid(phi, table.orders, variances, angles)
     places = torch.cartesian_prod(*[torch.arange(_CHECKS)] * 2).T
     for q, (j, k) in enumerate(table.orders):

@@ -139,7 +139,7 @@ def _duals(phi: Activation, variance: Tensor) -> Callable[[Tensor], Tensor]:
         assert closed is not None
         a = variance.expand_as(angle)
         triple = a, a, a * angle.cos()
-        return torch.stack([closed_dual(phi, closed, order, *triple) for order in (0, 1)])
+        return torch.stack([closed_dual(closed, order, *triple) for order in (0, 1)])
 
     def on_grid(angle: Tensor) -> Tensor:
         (near, far), sizes = grid(phi, orders, variance, torch.minimum(angle, math.pi - angle))

@@ -34,13 +34,6 @@ class ClosedForm(ABC):
         r"""$\mathbb{E}[\varphi(u)\varphi(v)]$."""
         return self.covariance(a, b, c) + self.mean(a) * self.mean(b)
 
-    def lost(self, order: int, a: Tensor, b: Tensor, c: Tensor) -> Tensor | None:  # noqa: ARG002
-        """A mask of where cancellation takes digits of the dual (0) or derivative dual (1).
-
-        These entries are integrated instead; ``None`` if there are none.
-        """
-        return None
-
     def coefficients(self, tau: Tensor, order: int) -> Tensor | None:  # noqa: ARG002
         """The Hermite coefficients, where quadrature would lose them."""
         return None
@@ -70,10 +63,6 @@ class AffineForm(ClosedForm):
     def derivative_dual(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
         """The derivative dual of the composed activation, scaled."""
         return self.scale**2 * self.inner.derivative_dual(a, b, c)
-
-    def lost(self, order: int, a: Tensor, b: Tensor, c: Tensor) -> Tensor | None:
-        """A mask of where the closed form of the composed activation loses digits."""
-        return self.inner.lost(order, a, b, c)
 
     def coefficients(self, tau: Tensor, order: int) -> Tensor | None:
         """The Hermite coefficients of the composed activation, scaled and shifted."""
