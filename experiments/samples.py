@@ -56,9 +56,13 @@ def image_pair(
     dataset: str, split: str, count: int, seed: int, classes=(0, 1), dtype=torch.float32
 ) -> tuple[Tensor, Tensor]:
     """Random images of two classes, half of each, and which of the two they are."""
-    found = data.select_classes(data.load(dataset, split=split, dtype=dtype), *classes)
-    found = data.subsample(found, count // 2, seed=seed)
-    return found.x, found.labels
+    found = data.load(dataset, split=split, dtype=dtype)
+    generator, drawn = torch.Generator().manual_seed(seed), []
+    for index in classes:
+        members = (found.labels == index).nonzero()[:, 0]
+        drawn.append(members[torch.randperm(len(members), generator=generator)[: count // 2]])
+    rows = torch.cat(drawn).sort().values
+    return found.x[rows], (found.labels[rows] == classes[1]).long()
 
 
 def gray(images: Tensor, size: int) -> Tensor:

@@ -62,6 +62,7 @@ NAVIGATION = """
 Start
 Install <install>
 Tour <tour>
+I have a table <tables>
 Command line <cli>
 Explorer <explorer>
 

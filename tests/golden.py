@@ -1076,7 +1076,7 @@ def tables() -> Any:
         path.write_text(text)
         np.savez(array, X=np.arange(6.0).reshape(3, 2), y=np.array([0, 1, 1]))
         table = data.read_csv(path, label="kind", dtype=torch.float64)
-        binary = data.read_numpy(array, dtype=torch.float64)
+        binary = data.read_numpy(array, task="classification", dtype=torch.float64)
         path.write_text("a,b\n1,2\n3\n")
         broken = error(lambda: data.read_csv(path))
         missing = error(lambda: data.read_csv(Path(folder) / "none.csv"))

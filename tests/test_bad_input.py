@@ -170,7 +170,13 @@ CASES: list[tuple[Callable[..., object], dict[str, Any], dict[str, tuple[object,
     (
         data.read_csv,
         {"path": "a.csv", "label": 1},
-        {"regression": (1,), "header": ("no",), "label": (1.5,)},
+        {
+            "drop_missing": (1,),
+            "task": ("cluster",),
+            "sep": ("ab",),
+            "header": ("no",),
+            "label": (1.5,),
+        },
     ),
 ]
 TABLE = [

@@ -24,7 +24,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.fixture(scope="session")
 def digits() -> Subject:
-    return Subject(shoal.DEQ(shoal.activations.Tanh(), 0.2, 0.8), load_inputs("digits", n=60))
+    return Subject(load_inputs("digits", n=60), shoal.DEQ("relu", 0.2, 0.8))
 
 
 @pytest.fixture(scope="session")

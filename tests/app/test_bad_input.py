@@ -32,13 +32,18 @@ CASES: dict[str, tuple[str, str]] = {  # what is typed, and words of the message
     "cut off archive": ("analyze cut.npz", "cut.npz"),
     "cut off gzip": ("analyze cut.csv.gz", "cut.csv.gz"),
     "archive without inputs": ("analyze other.npz", "other.npz"),
-    "ragged rows": ("analyze ragged.csv", "line 2"),
-    "text in a column": ("analyze kinds.csv", "'iris'"),
-    "hint to labels": ("analyze kinds.csv", "--label COLUMN"),
+    "ragged rows": ("analyze ragged.csv --no-header", "line 2"),
+    "numbers that may be names": ("analyze years.csv", "say --header or --no-header"),
+    "missing values": ("analyze holes.csv", "--drop-missing, the column with --drop b"),
+    "dates": ("analyze dates.csv --label b", "leave it out with --drop 'the day'"),
+    "header of an array": ("analyze x.npz --header", "--header must be left out"),
+    "task of named data": ("analyze --task regression", "--task must be left out"),
+    "unknown task": ("analyze x.npz --task whale", "whale"),
+    "variances without an activation": ("analyze --input-variance 2", "must be left out without"),
     "empty file": ("analyze empty.csv", "empty.csv"),
-    "one row": ("analyze one.csv", "at least two rows"),
+    "one row": ("analyze one.csv --no-header", "at least two rows"),
     "unknown column": ("analyze kinds.csv --label whale", "'whale'"),
-    "absent column": ("analyze kinds.csv --label 7", "label=7"),
+    "absent column": ("analyze kinds.csv --label 7", "index 7"),
     "label of an archive": ("analyze x.npz --label a", "--label"),
     "label of named data": ("analyze digits --label a", "--label"),
     "too many samples": ("analyze x.npy -n 5000", "-n must be between 2 and 6"),
@@ -47,13 +52,11 @@ CASES: dict[str, tuple[str, str]] = {  # what is typed, and words of the message
     "unknown activation": ("analyze --activation blub", "'blub'"),
     "letters for numbers": ("analyze --activation elu:x", "numbers"),
     "constant activation": ("analyze --activation hermite:2", "must not be constant"),
-    "negative variance": ("analyze --recurrent-variance -1", "--recurrent-variance must be >= 0"),
-    "no input": ("analyze --input-variance 0", "--input-variance must be > 0"),
+    "negative variance": ("design --recurrent-variance -1", "--recurrent-variance must be >= 0"),
+    "no input": ("design --input-variance 0", "--input-variance must be > 0"),
     "variance that is no number": ("analyze --input-variance much", "--input-variance"),
     "unknown section": ("analyze --only whale", "'whale'"),
-    "unknown dtype": ("analyze --dtype float16", "float16"),
     "no threads": ("analyze --threads 0", "--threads"),
-    "unknown device": ("analyze --device abacus", "abacus"),
     "negative seed": ("analyze --seed -1", "--seed"),
     "output that is a file": ("analyze x.npy --output x.npy", "x.npy"),
     "output in a forbidden place": ("analyze x.npy --output /proc/x/y", "/proc/x"),
@@ -64,7 +67,7 @@ CASES: dict[str, tuple[str, str]] = {  # what is typed, and words of the message
     "unknown kernel": ("design --which nngp", "'nngp'"),
     "unknown weights": ("design --trainable weights", "'weights'"),
     "samples without data": ("design -n 5", "-n must be left out without --data"),
-    "data of zeros": ("design --data same.npy", "must not be zero everywhere"),
+    "data of zeros": ("design --data same.npy", "must have samples that differ"),
     "no width": ("certify --width 0", "--width"),
     "variance without an activation": (
         "certify --recurrent-variance 0.2",
@@ -112,6 +115,9 @@ def things() -> list[str]:
     Path("ragged.csv").write_text("1,2\n3\n")
     Path("kinds.csv").write_text("length,width,kind\n5.1,3.5,iris\n4.9,3.0,rose\n")
     Path("empty.csv").write_text("")
+    Path("years.csv").write_text("2019,2020\n1,2\n3,4\n")
+    Path("holes.csv").write_text("a,b\n1,2\n3,\n")
+    Path("dates.csv").write_text("the day,b\n2020-01-02,2\n2020-01-03,3\n")
     Path("one.csv").write_text("1,2\n")
     Path("net.py").write_text(NET)
     Path("torn.py").write_text("def Net(:\n")

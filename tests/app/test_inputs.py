@@ -10,9 +10,9 @@ from sklearn import datasets
 
 import shoal
 from shoal.app.inputs import Inputs, load_inputs
-from shoal.app.kernel_sections import DESIGN, EQUIVALENTS, KERNELS, SPECTRUM
 from shoal.app.report import find
-from shoal.app.sections import Section, Subject
+from shoal.app.sections import Subject
+from shoal.app.theory_sections import EQUIVALENTS, KERNELS, SPECTRUM
 
 RELU = shoal.DEQ(shoal.activations.ReLU(), 0.2, 0.8)  # whose kernels need no set-up
 TANH = shoal.DEQ(shoal.activations.Tanh(), 0.2, 0.8)
@@ -31,14 +31,10 @@ def table(name: str, **options: bool | int | None) -> Inputs:
     return load_inputs(f"{name}.npz", **options)
 
 
-def warnings(section: Section, data: Inputs, deq: shoal.DEQ = RELU) -> tuple[str, ...]:
-    return find(section, Subject(deq, data)).warnings
-
-
 def test_files_of_all_kinds_are_the_same_data() -> None:
     x = np.random.default_rng(0).normal(size=(12, 3)).round(6)
     np.save("x.npy", x)
-    np.savez("x.npz", X=x, y=np.arange(12))
+    np.savez("x.npz", X=x)
     rows = [",".join(map(str, row)) for row in x.tolist()]
     text = "\n".join(["a,b,c", *rows])
     named = "\n".join(["a,b,c,kind", *(f"{row},k{i % 2}" for i, row in enumerate(rows))])
@@ -54,7 +50,8 @@ def test_files_of_all_kinds_are_the_same_data() -> None:
     wanted = x - x.mean(0)
     wanted /= np.sqrt((wanted**2).sum(1).mean())
     for source, label in sources:
-        found = load_inputs(source, label=label, standardize=False)
+        reading = {"header": False} if source == "bare.csv" else {}
+        found = load_inputs(source, label=label, reading=reading, standardize=False)
         assert found.name == source
         assert found.x.numpy() == pytest.approx(wanted, rel=1e-10)
     assert load_inputs("named.csv", label="kind").classes == ("k0", "k1")
@@ -90,7 +87,7 @@ def test_columns_that_are_kept_have_their_shares() -> None:
     kept, x = table("wine", standardize=False), raw("wine")[0]
     shares = kept.x.var(0) / kept.x.var(0).sum()
     assert shares.numpy() == pytest.approx(x.var(0) / x.var(0).sum())
-    assert "12 of 13 columns have a range below a tenth of the largest" in kept.notes[0]
+    assert "12 of 13 columns have a range below a tenth of the largest" in kept.notes[-1]
 
 
 def test_named_images_have_one_scale() -> None:
@@ -129,7 +126,7 @@ def test_few_samples_of_a_sorted_file_are_of_all_classes() -> None:
         data = table("wine", n=8, seed=seed)
         assert set(data.y.tolist()) == {0, 1, 2}
         told = f"8 of 178 samples, drawn with seed {seed or 0}, of each class its share."
-        assert data.notes[0] == told
+        assert data.notes[1] == told
         assert data.y.tolist() == y[list(data.rows)].tolist()
     everything = table("wine")
     assert everything.rows is None
@@ -138,26 +135,26 @@ def test_few_samples_of_a_sorted_file_are_of_all_classes() -> None:
     assert some.x.numpy() == pytest.approx(x[list(some.rows)])
 
 
-def test_kernels_of_raw_tables_are_doubted() -> None:
-    told = warnings(KERNELS, table("wine", standardize=False))
+def test_kernels_of_raw_tables_are_remarked() -> None:
+    def notes(data: Inputs) -> tuple[str, ...]:
+        return find(KERNELS, Subject(data, RELU)).notes
+
+    told = notes(table("wine", standardize=False))
     assert told[0].startswith("The effective rank is 1.96 (CK), of at most 178")
-    assert warnings(KERNELS, table("wine")) == ()
-    (singular,) = warnings(KERNELS, Inputs(torch.eye(5).double()[[0, 1, 2, 2]]))
+    assert notes(table("wine")) == ()
+    (singular,) = notes(Inputs(torch.eye(5).double()[[0, 1, 2, 2]]))
     assert singular.startswith("Singular to rounding in float64: CK, NTK.")
 
 
 @pytest.mark.thorough
 def test_what_the_data_contradict_is_told() -> None:
-    far, spread = warnings(EQUIVALENTS, table("wine", standardize=False))
-    assert far.startswith("The equivalent is ")
-    assert spread.startswith("The squared norms of x vary by 131%")
-    (hill,) = warnings(SPECTRUM, table("wine"), TANH)
-    assert hill.startswith("Only 31% (CK), 33% (NTK) of the eigenvalues are within a factor of 2")
-    found = find(DESIGN, Subject(TANH, table("breast_cancer", standardize=False, n=100)))
-    assert found.numbers["ntk_moments"]["gap"] > 0.05
-    marks = {row.quantity: row.holds for row in found.rows if row.holds is not None}
-    assert (marks["NTK, moments"], marks["CK, sphere"]) == (False, True)
-    assert "(NTK, moments)" in found.warnings[0]
+    for section, data, words in (
+        (EQUIVALENTS, table("wine", standardize=False), "The squared norms of x vary by 131%"),
+        (SPECTRUM, table("wine"), "which holds for 31% (CK), 33% (NTK)"),
+    ):
+        found = find(section, Subject(data, TANH))
+        assert found.holds is False
+        assert words in found.check
 
 
 def test_labels_of_one_class_are_refused(tmp_path) -> None:

@@ -1,15 +1,18 @@
-"""``shoal analyze``: an architecture on data, or a trained model, in one table and one report."""
+"""``shoal analyze``: data, or a trained model, in one table and one report."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from shoal.app import options
-from shoal.app.options import DATA, left_out
+from shoal.app.options import DATA, NETWORK, left_out
 
 FAILED = 1
-_OF_A_DEQ = "activation recurrent_variance input_variance standardize only dtype device"
+_OF_TABLES = (
+    "activation recurrent_variance input_variance standardize only full header sep task drop "
+    "drop_missing"
+)
 _TRAINED, _SECTIONS = "Trained model", "Sections"
 
 
@@ -17,6 +20,11 @@ def analyze(
     context: typer.Context,
     data: options.Data = "digits",
     label: options.Label = None,
+    header: options.Header = None,
+    sep: options.Separator = None,
+    task: options.Task = None,
+    drop: options.Drop = "",
+    drop_missing: options.DropMissing = False,
     n: options.Samples = None,
     seed: Annotated[
         int | None,
@@ -24,15 +32,24 @@ def analyze(
                      "the first samples of named data.", rich_help_panel=DATA),
     ] = None,
     standardize: options.Standardize = None,
-    activation: options.Activation = "tanh",
+    activation: Annotated[
+        str | None,
+        typer.Option(help="Activation of the loop, such as tanh or leakyrelu:0.1; by default it "
+                     "and both variances are chosen by leave-one-out.", rich_help_panel=NETWORK),
+    ] = None,
     recurrent_variance: options.RecurrentVariance = 0.2,
     input_variance: options.InputVariance = 0.8,
     only: Annotated[
         str | None,
-        typer.Option(metavar="SECTIONS", help="Sections, separated by commas: well_posedness,"
-                     " kernels, equivalents, spectrum, design, training, accuracy, prediction, "
-                     "certificate; by default all.", rich_help_panel=_SECTIONS),
+        typer.Option(metavar="SECTIONS", help="Sections, separated by commas: comparison, errors, "
+                     "columns, more_data; well_posedness, kernels, equivalents, spectrum.",
+                     rich_help_panel=_SECTIONS),
     ] = None,
+    full: Annotated[
+        bool,
+        typer.Option("--full", help="Print the theory of the network, too.",
+                     rich_help_panel=_SECTIONS),
+    ] = False,
     model: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Trained model instead of an architecture: a network "
@@ -40,28 +57,24 @@ def analyze(
     ] = None,
     code: options.Code = None,
     reference: options.Reference = None,
-    dtype: Annotated[
-        Literal["float32", "float64"], typer.Option(help="Precision of inputs and kernels.")
-    ] = "float64",
-    device: Annotated[
-        str, typer.Option(help="auto (the GPU where there is one), cpu, cuda or cuda:N.")
-    ] = "auto",
     threads: options.Threads = 1,
     output: options.Output = None,
     json: options.Json = False,
 ) -> None:  # fmt: skip
-    """A DEQ on data: kernels, spectrum, designs, training, certificate.
+    """Is a loop any good on my data, beside what I use already?
 
-    The DEQ is f(x) = a·z, where z = φ(σ_a A z + σ_b B x)/√m has m units. Inputs are centered
-    and scaled to a mean squared norm of one; columns of a file on very different scales are
-    standardized before. Predictions that the data contradict are listed after the table. DATA is
-    handwritten digits by default. It takes a minute.
+    The kernel of a deep equilibrium model, that of one plain layer, the RBF kernel, and ridge or
+    logistic regression predict every sample from the folds without it. The report has the verdict,
+    the errors, the columns that matter, and the theory of the network below. Inputs are centered
+    and scaled to a mean squared norm of one; columns on very different scales are standardized
+    before. DATA is handwritten digits by default.
 
     With --model it analyzes a trained model instead, on unscaled data: does it converge, how deep
     is it, and what could replace it. FILE is read without running any code.
 
-    Examples: shoal analyze --output analysis; shoal analyze flowers.csv --label kind --activation
-    relu; shoal analyze x.npy --label y.npy --model weights.pt --code net.py:Model.
+    Examples: shoal analyze flowers.csv --label kind --output analysis; shoal analyze prices.csv
+    --label price --drop id,date --drop-missing; shoal analyze x.npy --label y.npy --model
+    weights.pt --code net.py:Model.
 
     Exit codes: 1, a section failed; 2, bad input; 3, no equilibrium of a trained model was found
     for some samples.
@@ -70,7 +83,7 @@ def analyze(
 
     torch.set_num_threads(threads)
     if model is not None:
-        left_out(context, _OF_A_DEQ, "with --model")
+        left_out(context, _OF_TABLES, "with --model")
         from shoal.app.models import analyze_model
 
         analyze_model(model, code, reference, data, label, n, seed or 0, output=output, json=json)
@@ -81,14 +94,19 @@ def analyze(
     from shoal.app.sections import Subject
 
     left_out(context, "code reference", "without --model")
-    sections = report.chosen(only)
-    deq = options.architecture_of(activation, recurrent_variance, input_variance)
+    sections = report.chosen(only, theory=full or output is not None)
+    printed = report.chosen(only, theory=full)
+    deq = None
+    if activation is None:
+        left_out(context, "recurrent_variance input_variance", "without --activation")
+    else:
+        deq = options.architecture_of(activation, recurrent_variance, input_variance)
     inputs = load_inputs(
-        data, label=label, n=n, most=1000, seed=seed, standardize=standardize,
-        dtype=getattr(torch, dtype), device=options.device_named(device),
+        data, label=label, reading=options.reading(header, sep, task, drop, drop_missing), n=n,
+        most=1000, seed=seed, standardize=standardize,
     )  # fmt: skip
     out.prepare(output)
-    subject, found = Subject(deq, inputs), {}
+    subject, found = Subject(inputs, deq), {}
     with out.working("") as show:
         for place, section in enumerate(sections, 1):
             show(f"{section.title} ({place} of {len(sections)})")
@@ -100,7 +118,9 @@ def analyze(
         page = report.render(subject, found)
         figure = report.draw(subject, found)
         files += out.save(output, {"report.html": page, "analysis": figure})
-    out.conclude(record, lambda: report.show(subject, found), files, json=json)
+    out.conclude(
+        record, lambda: report.show(subject, {s: found[s] for s in printed}), files, json=json
+    )
     errors: dict[str, list[str]] = {}  # sections may fail for one reason, which is told once
     for section, findings in found.items():
         if findings.error:

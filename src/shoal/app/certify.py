@@ -1,5 +1,6 @@
 """``shoal certify``: will gradient descent train this network?"""
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,6 +10,10 @@ from shoal.app import options
 from shoal.app.options import DATA, NETWORK, left_out
 
 if TYPE_CHECKING:
+    from shoal.app.sections import Findings
+    from shoal.certificates import Certificate, Condition
+    from shoal.core.figures import Axes
+    from shoal.diagnosis.words import Row
     from shoal.networks import Network
 
 NOT_ESTABLISHED = 3
@@ -20,6 +25,11 @@ def certify(
     context: typer.Context,
     data: options.Data = "digits",
     label: options.Label = None,
+    header: options.Header = None,
+    sep: options.Separator = None,
+    task: options.Task = None,
+    drop: options.Drop = "",
+    drop_missing: options.DropMissing = False,
     n: options.Samples = None,
     target_scale: Annotated[
         float, typer.Option(help="Factor of the labels.", rich_help_panel=DATA)
@@ -70,7 +80,6 @@ def certify(
     import shoal
     from shoal.app import output as out
     from shoal.app.inputs import load_inputs
-    from shoal.app.network_sections import CERTIFICATE, certificate_findings
     from shoal.core import checks
     from shoal.core.fields import plain
     from shoal.diagnosis.words import Row
@@ -84,7 +93,13 @@ def certify(
     if step_size is not None:
         checks.real("--step-size", step_size, above=0)
     samples = load_inputs(
-        data, label=label, n=n, most=_SAMPLES, prepared=not raw, standardize=standardize
+        data,
+        label=label,
+        reading=options.reading(header, sep, task, drop, drop_missing),
+        n=n,
+        most=_SAMPLES,
+        prepared=not raw,
+        standardize=standardize,
     )
     if samples.y is None:
         raise ValueError(
@@ -131,15 +146,17 @@ def certify(
         **found.to_dict(),
     }
     words = f"{len(samples.classes)} classes" if samples.classes else "real numbers"
+    coverage = f"for {len(samples)} of {samples.total} samples"
+    coverage += "" if target_scale == 1 else f", their targets times {target_scale:g}"
     about = (
         Row("network", f"width {net.spec.width}", f"readout times {net.spec.readout_scale:g}"),
         Row("targets", f"times {target_scale:g}", words),
     )
-    findings = certificate_findings(found, about, {})
+    findings = _findings(found, coverage, about)
     files: list[Path] = []
     if output is not None:
         title = f"{samples.name}, {len(samples)} samples of dimension {features}"
-        part = (CERTIFICATE.name, CERTIFICATE.title, findings)
+        part = ("certificate", "Certificate", findings)
         page = out.render_page(title, str(net.architecture), [part], notes=samples.notes)
         files = out.save(output, {"report.html": page, "certificate.json": record})
         files.append(output / "network.safetensors")
@@ -148,9 +165,39 @@ def certify(
     def show() -> None:
         title = f"{found.gradient_descent.dynamics}, {samples.name}, n = {len(samples)}"
         out.show_rows("\n".join([title, *samples.notes]), findings.rows)
-        out.say(found.explanation)
+        out.say(f"Covered: {coverage.removeprefix('for ')}. {found.explanation}")
 
     out.conclude(record, show, files, json=json)
     if not found.holds:
         out.note("Not established: no theorem says that gradient descent trains this network.")
         raise typer.Exit(NOT_ESTABLISHED)
+
+
+def _findings(found: "Certificate", coverage: str, rows: "tuple[Row, ...]") -> "Findings":
+    """The answer with its coverage, more rows, and the conditions as a checklist."""
+    from shoal.app.sections import Findings
+    from shoal.diagnosis.words import Row
+
+    best = found.gradient_descent
+    answer = [Row("trains to zero loss", f"{best.status} {coverage}", best.theorem), *rows]
+    if found.step_size is not None and found.rate is not None:
+        answer += [
+            Row("step size", f"{found.step_size:.4g}", "for the loss ½Σ‖f(x) − y‖²"),
+            Row("rate", f"{found.rate:.6g}", "a step multiplies the loss by this or less"),
+        ]
+    for c in best.conditions:
+        words = f"{c.words}; margin {c.margin:.3g}" + ("" if c.holds else f"; helps: {c.remedy}")
+        value = f"{c.value:.3g} {'' if c.holds else 'not '}{c.needed}"
+        answer.append(Row(c.name, value, words, holds=c.holds))
+    panel = partial(_draw_margins, conditions=best.conditions)
+    return Findings(tuple(answer), panel=panel, notes=(found.explanation,))
+
+
+def _draw_margins(axes: "Axes", conditions: "tuple[Condition, ...]") -> None:
+    """The margins of the conditions, up to a factor of three."""
+    from shoal.app.sections import draw_bars
+    from shoal.core.figures import COLORS, GRAY
+
+    draw_bars(axes, {c.name: (c.margin, COLORS[2 if c.holds else 1]) for c in conditions}, 3.0)
+    axes.axvline(1, color=GRAY, linewidth=1.2, zorder=0.5)
+    axes.set_xlabel("margin; below 1 the condition fails")

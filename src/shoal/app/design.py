@@ -10,8 +10,6 @@ from shoal.app import options
 from shoal.app.options import DATA
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     import shoal
 
 INFEASIBLE = 3
@@ -25,16 +23,21 @@ def design(
     recurrent_variance: options.RecurrentVariance = 0.2,
     input_variance: options.InputVariance = 0.8,
     input_norm: Annotated[
-        float | None,
-        typer.Option(help="Norm of the inputs, above 0; by default that of --data, or 1.",
-                     rich_help_panel=DATA),
-    ] = None,
+        float,
+        typer.Option(help="Root mean square norm of the inputs, above 0.", rich_help_panel=DATA),
+    ] = 1.0,
     data: Annotated[
         str | None,
-        typer.Option(help="Inputs, as for analyze, but not scaled.", rich_help_panel=DATA),
+        typer.Option(help="Inputs on which the kernels are compared, prepared as by analyze.",
+                     rich_help_panel=DATA),
     ] = None,
     label: options.Label = None,
+    header: options.Header = None,
+    sep: options.Separator = None,
+    drop: options.Drop = "",
+    drop_missing: options.DropMissing = False,
     n: options.Samples = None,
+    standardize: options.Standardize = None,
     method: Annotated[
         Literal["moments", "sphere"],
         typer.Option(help="moments: the high-dimensional coefficients, by ordinary layers; sphere: "
@@ -55,7 +58,7 @@ def design(
     """The shallow network that has the kernel of a DEQ.
 
     It has one or two hidden layers. If there is none of the wanted kind, the nearest one is shown
-    and written. Inputs of --data are not scaled; scale them as for training.
+    and written. Inputs of --data are prepared as by analyze, and scaled to --input-norm.
 
     Examples: shoal design --activation relu --trainable readout --output design; shoal design
     --method sphere --data x.npy.
@@ -71,14 +74,16 @@ def design(
     from shoal.diagnosis.words import Row
 
     deq = options.architecture_of(activation, recurrent_variance, input_variance)
-    norm = 1.0 if input_norm is None else checks.real("--input-norm", input_norm, above=0)
-    x = None
+    notes: tuple[str, ...] = ()
+    norm, x = checks.real("--input-norm", input_norm, above=0), None
     if data is None:
-        options.left_out(context, "label n", "without --data")
+        options.left_out(context, f"n standardize {options.READING}", "without --data")
     else:
-        loaded = load_inputs(data, label=label, prepared=False)
-        norm = _norm(loaded.x) if input_norm is None else norm
-        x = loaded.x[loaded.drawn(n or _COMPARED)]  # a file may be sorted
+        reading = options.reading(header, sep, None, drop, drop_missing)
+        count = _COMPARED if n is None else n
+        loaded = load_inputs(data, label=label, reading=reading, standardize=standardize)
+        x = norm * loaded.x[loaded.drawn(count)]  # a file may be sorted
+        notes = loaded.notes
     out.prepare(output)
     groups = None if trainable is None else [group.strip() for group in trainable.split(",")]
     with out.working("Designing"):
@@ -103,12 +108,12 @@ def design(
             ("numbers", "Obtained and wanted", Findings(tuple(numbers))),
         ]
         title = "The shallow network inside a deep equilibrium model"
-        page = out.render_page(title, str(found.original), parts)
+        page = out.render_page(title, str(found.original), parts, notes=notes)
         contents = {"report.html": page, "design.json": record, "activations": figure}
         files = out.save(output, contents)
 
     def show() -> None:
-        out.show_rows(str(found.original), [*answer, *numbers])
+        out.show_rows("\n".join([str(found.original), *notes]), [*answer, *numbers])
         for sigma in getattr(found.architecture, "activations", ()):
             out.say(f"hidden layer: {sigma!r}")
         out.say(found.explanation)
@@ -117,14 +122,6 @@ def design(
     if not found.feasible:
         out.note("Not feasible: no network of this kind has the kernel; this is the nearest.")
         raise typer.Exit(INFEASIBLE)
-
-
-def _norm(x: "Tensor") -> float:
-    """The root mean square of the norms; no square of large or small numbers is taken."""
-    largest = x.abs().max()
-    if largest == 0:
-        raise ValueError("--data must not be zero everywhere")
-    return float(largest * (x / largest).square().sum(1).mean().sqrt())
 
 
 def _document(found: "shoal.designs.Design", gap: Any) -> dict[str, Any]:

@@ -15,6 +15,11 @@ def explore(
         str | None, typer.Argument(help=f"By default two classes. {options.DATA_HELP}")
     ] = None,
     label: options.Label = None,
+    header: options.Header = None,
+    sep: options.Separator = None,
+    task: options.Task = None,
+    drop: options.Drop = "",
+    drop_missing: options.DropMissing = False,
     n: options.Samples = None,
     standardize: options.Standardize = None,
     activation: options.Activation = "tanh",
@@ -44,10 +49,12 @@ def explore(
     checks.real("--input-variance", input_variance, above=0)
     with out.working("Summarizing the data"):
         if data is None:
-            left_out(context, "label n standardize", "without DATA")
+            left_out(context, f"n standardize {options.READING}", "without DATA")
             population = two_classes()
         else:
-            population = population_of(load_inputs(data, label=label, n=n, standardize=standardize))
+            reading = options.reading(header, sep, task, drop, drop_missing)
+            loaded = load_inputs(data, label=label, reading=reading, n=n, standardize=standardize)
+            population = population_of(loaded)
         page = explorer_page(
             population,
             activation=activation,

@@ -1,6 +1,9 @@
 """The data of a command: a named dataset or a file, centered and scaled."""
 
 import os
+import re
+import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -9,10 +12,12 @@ import torch
 from torch import Tensor
 
 from shoal import data
+from shoal.app.options import column_of
 from shoal.data import Dataset
 
 NAMES = ("digits", "mnist", "fashion-mnist", "cifar-10")
 _ENDINGS = (".csv", ".csv.gz", ".npy", ".npz")
+_READING = "header|sep|task|drop|drop_missing"  # options of reading a table
 _SMALL = 0.1  # of the largest range: a column that hardly counts
 _MANY = 0.25  # of the columns that hardly count: the scales are those of units, not of importance
 
@@ -24,14 +29,14 @@ class Inputs(Dataset):
     Attributes:
         seed: The seed that draws fewer samples; without one, the first are taken.
         rows: Indices of the samples in the loaded data, if not all of it was taken.
+        total: Number of samples in the loaded data.
         standardized: Whether the columns were given a mean of zero and a variance of one.
-        notes: Sentences on the preparation of the data.
     """
 
     seed: int | None = None
     rows: tuple[int, ...] | None = None
+    total: int = 0
     standardized: bool = False
-    notes: tuple[str, ...] = ()
 
     def document(self) -> dict[str, Any]:
         """The data in plain values, for JSON."""
@@ -40,12 +45,17 @@ class Inputs(Dataset):
             "samples": len(self),
             "features": self.x.shape[1],
             "dtype": str(self.x.dtype).removeprefix("torch."),
-            "device": str(self.x.device),
             "standardized": self.standardized,
             "seed": self.seed,
             "rows": self.rows,
             "notes": list(self.notes),
         }
+
+    def folds(self, count: int) -> Tensor:
+        """The fold of each sample, from 0; of each class every fold has its share."""
+        folds = torch.empty(len(self), dtype=torch.long)
+        folds[_order(self, self.seed or 0)] = torch.arange(len(self)) % count
+        return folds.to(self.x.device)
 
     def drawn(self, most: int | None = None) -> Tensor:
         """Indices of some samples, of each class its share, in the order of drawing."""
@@ -56,13 +66,13 @@ def load_inputs(
     source: str,
     *,
     label: str | None = None,
+    reading: Mapping[str, Any] | None = None,
     n: int | None = None,
     most: int | None = None,
     seed: int | None = None,
     prepared: bool = True,
     standardize: bool | None = None,
     dtype: torch.dtype = torch.float64,
-    device: torch.device | None = None,
 ) -> Inputs:
     """Load inputs, center them, and scale them to a mean squared norm of one.
 
@@ -71,11 +81,15 @@ def load_inputs(
 
     ``most`` is the number of samples without ``n``. A seed draws them, of each class its share; it
     is 0 by default for a file, which may be sorted. Without a seed, the first samples are taken.
+    ``reading`` has options of :func:`~shoal.data.read_csv`, by name.
     """
-    raw = _read(source, label)
+    try:
+        raw = _read(source, label, reading or {})
+    except ValueError as error:
+        raise ValueError(_in_options(str(error))) from None
     if len(raw.classes) == 1:
         raise ValueError(f"labels of {raw.name} must have two classes or more, got one")
-    count, x, notes = len(raw), raw.x, []
+    count, x, notes = len(raw), raw.x, [_in_options(note) for note in raw.notes]
     if n is not None and not 2 <= n <= count:
         raise ValueError(f"-n must be between 2 and {count} for {raw.name}, got {n}")
     if source not in NAMES:
@@ -86,6 +100,8 @@ def load_inputs(
     elif len(rows) < count:
         shares = ", of each class its share" if raw.classes else ""
         notes.append(f"{len(rows)} of {count} samples, drawn with seed {seed}{shares}.")
+    if source not in NAMES and (copies := len(rows) - len(x[rows].unique(dim=0))):
+        notes.append(f"Copies of other samples, which flatter every score: {copies}.")
     standardized = False
     if prepared and (source not in NAMES or standardize is not None):
         standardized, about_columns = _scaled(x, standardize)  # by all samples
@@ -94,29 +110,43 @@ def load_inputs(
         largest = x.abs().amax(0).clamp(min=torch.finfo(x.dtype).tiny)
         x = data.standardize(replace(raw, x=x / largest)).x  # so that no square overflows
     x = _normalized(raw.name, x[rows]) if prepared else x[rows]
-    y = None if raw.y is None else raw.y[rows].to(device, None if raw.classes else dtype)
+    y = None if raw.y is None else raw.y[rows].to(None if raw.classes else dtype)
     return replace(
         raw,
-        x=x.to(device, dtype),
+        x=x.to(dtype),
         y=y,
         seed=seed,
         rows=tuple(rows.tolist()) if len(rows) < count else None,
+        total=count,
         standardized=standardized,
         notes=tuple(notes),
     )
 
 
-def _read(source: str, label: str | None) -> Inputs:
+def _in_options(text: str) -> str:
+    """A message of the library with options of the command line instead of Python's arguments."""
+
+    def option(found: re.Match[str]) -> str:
+        name, value = found[1].replace("_", "-"), found[2].strip("'")
+        if value in ("True", "False"):
+            return f"--{'no-' * (value == 'False')}{name}"
+        return f"--{name} {shlex.quote(value)}"
+
+    return re.sub(rf"\b({_READING})=(True|False|'[^']*')", option, text)
+
+
+def _read(source: str, label: str | None, reading: Mapping[str, Any]) -> Inputs:
     """All samples as vectors, in float64."""
     if source in NAMES:
-        if label is not None:
-            raise ValueError(f"--label must be left out with {source}, got {label!r}")
+        if label is not None or reading:
+            name = "label" if label is not None else next(iter(reading)).replace("_", "-")
+            raise ValueError(f"--{name} must be left out with {source}")
         split = "all" if source == "digits" else "train"
-        found, name = data.load(source, split=split, dtype=torch.float64), None
+        found, name = data.load(source, split=split, dtype=torch.float64), source
     elif source.endswith(_ENDINGS):
         if not os.path.isfile(source):  # no folder, no device, no pipe that would be waited for
             raise ValueError(f"DATA must be a file that exists, got {source!r}")
-        found, name = _file(source, label), Path(source).name
+        found, name = _file(source, label, reading), Path(source).name
     else:
         known = ", ".join(NAMES)
         raise ValueError(
@@ -126,22 +156,22 @@ def _read(source: str, label: str | None) -> Inputs:
     if len(found) < 2:
         raise ValueError(f"DATA must have at least two rows, got one in {source!r}")
     kept = {field.name: getattr(found, field.name) for field in fields(Dataset)}
-    return Inputs(**kept | {"x": found.x.flatten(1), "name": name or found.name})
+    if found.x.ndim == 2 and not found.columns:
+        kept["columns"] = tuple(map(str, range(found.x.shape[1])))
+    return Inputs(**kept | {"x": found.x.flatten(1), "name": name})
 
 
-def _file(source: str, label: str | None) -> Dataset:
+def _file(source: str, label: str | None, reading: Mapping[str, Any]) -> Dataset:
     if source.endswith((".npy", ".npz")):
         if label is not None and not (source.endswith(".npy") and label.endswith(".npy")):
             raise ValueError(
                 f"--label must name an .npy file beside an .npy file, got {label!r} for {source!r}"
             )
-        return data.read_numpy(source, label, dtype=torch.float64)
-    column = int(label) if label is not None and label.removeprefix("-").isdecimal() else label
-    try:
-        return data.read_csv(source, label=column, dtype=torch.float64)
-    except ValueError as error:
-        hint = "" if label is not None else "; --label COLUMN says where the labels are"
-        raise ValueError(f"{error}{hint}") from None
+        if other := [name for name in reading if name != "task"]:
+            raise ValueError(f"--{other[0].replace('_', '-')} must be left out with {source!r}")
+        return data.read_numpy(source, label, dtype=torch.float64, **reading)
+    column = None if label is None else column_of(label)
+    return data.read_csv(source, label=column, dtype=torch.float64, **reading)
 
 
 def _order(samples: Dataset, seed: int | None) -> Tensor:

@@ -4,22 +4,19 @@ Modules of commands import torch when a command runs, so that ``--help`` is ther
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 if TYPE_CHECKING:
-    import torch
-
     from shoal import DEQ
 
 NETWORK, DATA, OUTPUT = "Network", "Data", "Output"
 
 DATA_HELP = (
     "digits, mnist, fashion-mnist, cifar-10 (their official files, below the folder that the "
-    "environment variable SHOAL_DATA names), or a file. .npy: a matrix (n, p) of numbers, or "
-    "images. .npz: the array X, perhaps labels y. .csv, .csv.gz: a row for each sample, perhaps "
-    "a header. Labels that are integers or names are classes, real numbers are targets."
+    "environment variable SHOAL_DATA names), or a file. .csv, .csv.gz: a table, a row for each "
+    "sample. .npy: a matrix (n, p) of numbers, or images. .npz: the array X, perhaps labels y."
 )
 
 Activation = Annotated[
@@ -41,10 +38,34 @@ Label = Annotated[
     str | None,
     typer.Option(
         metavar="COLUMN",
-        help="Labels: a column of a CSV file, by name or by index from 0, or an .npy file.",
+        help="Target: a column of a CSV file, by name or by index from 0, or an .npy file.",
         rich_help_panel=DATA,
     ),
 ]
+Header = Annotated[
+    bool | None,
+    typer.Option(help="Whether the first row of a CSV file has names; by default it does if no "
+                 "cell is a number.", rich_help_panel=DATA),
+]  # fmt: skip
+Separator = Annotated[
+    str | None,
+    typer.Option("--sep", metavar="CHARACTER", rich_help_panel=DATA,
+                 help="Separator of a CSV file; by default it is found."),
+]  # fmt: skip
+Task = Annotated[
+    Literal["classification", "regression"] | None,
+    typer.Option(help="By default text, and at most 20 whole numbers that occur 5 times or more "
+                 "each, are classes.", rich_help_panel=DATA),
+]  # fmt: skip
+Drop = Annotated[
+    str,
+    typer.Option(metavar="COLUMNS", rich_help_panel=DATA,
+                 help="Columns of a CSV file to leave out, separated by commas."),
+]  # fmt: skip
+DropMissing = Annotated[
+    bool, typer.Option("--drop-missing", help="Leave out rows with missing values.",
+                       rich_help_panel=DATA)
+]  # fmt: skip
 Samples = Annotated[
     int | None,
     typer.Option("-n", "--n", help="Number of samples, of each class its share.",
@@ -82,6 +103,30 @@ Json = Annotated[
 ]
 
 
+READING = "label header sep task drop drop_missing"
+"""Names of the arguments that say how data is read."""
+
+
+def reading(
+    header: bool | None, sep: str | None, task: str | None, drop: str, drop_missing: bool
+) -> dict[str, Any]:
+    """How a table is read: arguments of :func:`shoal.data.read_csv` that are not its defaults."""
+    columns = tuple(column_of(name.strip()) for name in drop.split(",") if name.strip())
+    given = {
+        "header": header,
+        "sep": "\t" if sep in ("tab", "\\t") else sep,
+        "task": task,
+        "drop": columns or None,
+        "drop_missing": drop_missing or None,
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def column_of(text: str) -> str | int:
+    """A column by name, or by index if it is a number."""
+    return int(text) if text.removeprefix("-").isdecimal() else text
+
+
 def left_out(context: typer.Context, names: str, reason: str) -> None:
     """Refuse options that make no sense beside others.
 
@@ -91,7 +136,7 @@ def left_out(context: typer.Context, names: str, reason: str) -> None:
         reason: The end of the message, such as ``"without --data"``.
     """
     for name in names.split():
-        source = context.get_parameter_source(name)
+        source = context.get_parameter_source(name)  # none for one of another command
         if source is not None and source.name == "COMMANDLINE":
             flag = f"--{name.replace('_', '-')}" if len(name) > 1 else f"-{name}"
             raise ValueError(f"{flag} must be left out {reason}")
@@ -111,17 +156,3 @@ def architecture_of(activation: str, recurrent_variance: float, input_variance: 
         checks.real("--recurrent-variance", recurrent_variance, at_least=0),
         checks.real("--input-variance", input_variance, above=0),
     )
-
-
-def device_named(name: str) -> "torch.device":
-    """The device by its name; ``"auto"`` is the GPU if there is one."""
-    import torch
-
-    from shoal.core import checks
-
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    device = checks.device_of("--device", name, "auto, cpu, cuda or cuda:N")
-    if device.type not in ("cpu", "cuda"):
-        raise ValueError(f"--device must be auto, cpu, cuda or cuda:N, got {name!r}")
-    return device

@@ -5,6 +5,8 @@ import os
 import platform
 import shlex
 import sys
+import threading
+import time
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,8 +32,8 @@ if TYPE_CHECKING:
     from shoal.app.sections import Findings
     from shoal.diagnosis.words import Part, Row
 
+_INTERVAL = 4.0  # seconds between lines of progress in a pipe
 _MARKS = {None: ("  ", ""), True: ("✓ ", "green"), False: ("✗ ", "red")}
-_CONTRADICTED = ("! ", "yellow")  # by the data
 
 
 def note(text: str) -> None:
@@ -54,9 +56,28 @@ def say(text: str, style: str = "") -> None:
 
 @contextmanager
 def working(text: str) -> Iterator[Callable[[str], None]]:
-    """Show progress on a terminal; the function that is returned changes the words."""
-    with Console(stderr=True).status(text) as status:
-        yield status.update
+    """Show progress on stderr; the function that is returned changes the words.
+
+    On a terminal the words are replaced. In a pipe, a line is printed every few seconds.
+    """
+    shown = Console(stderr=True)
+    if shown.is_terminal:
+        with shown.status(text) as status:
+            yield status.update
+        return
+    words, begin, done = [text], time.monotonic(), threading.Event()
+
+    def report() -> None:
+        while not done.wait(_INTERVAL):
+            note(f"{words[0]} ({time.monotonic() - begin:.0f} s)")
+
+    thread = threading.Thread(target=report, daemon=True)
+    thread.start()
+    try:
+        yield lambda changed: words.__setitem__(0, changed)
+    finally:
+        done.set()
+        thread.join()
 
 
 def command_line() -> str:
@@ -80,13 +101,14 @@ class RowTable(Table):
     def add_rows(self, rows: "Iterable[Row]") -> None:
         """Add rows, with a mark at those of a checklist."""
         for row in rows:
-            mark = _CONTRADICTED if row.contradicted else _MARKS[row.holds]
-            self.add_row(Text.assemble(mark, row.quantity), Text(row.value), Text(row.meaning))
+            self.add_row(
+                Text.assemble(_MARKS[row.holds], row.quantity), Text(row.value), Text(row.meaning)
+            )
 
-    def add_part(self, title: str, rows: "Iterable[Row]", remark: str = "") -> None:
-        """Add rows below a title of their own, with a remark beside it."""
+    def add_part(self, title: str, rows: "Iterable[Row]") -> None:
+        """Add rows below a title of their own."""
         self.add_section()
-        self.add_row(Text(title, "bold"), Text(remark, "yellow"), "")
+        self.add_row(Text(title, "bold"), "", "")
         self.add_rows(rows)
 
 
@@ -168,7 +190,9 @@ def render_page(
     device: torch.device | str = "cpu",
     command: str | None = None,
     notes: Sequence[str] = (),
-    verdict: Sequence[str] = (),
+    verdict: str = "",
+    criterion: str = "",
+    theory: Sequence[str] = (),
 ) -> str:
     """An HTML page that refers to nothing outside of itself.
 
@@ -179,13 +203,17 @@ def render_page(
         device: The device of the computation.
         command: The command that makes the page; by default the command line.
         notes: Sentences below the lead.
-        verdict: Sentences of the answer.
+        verdict: The answer.
+        criterion: What the marks of sections mean.
+        theory: Names of the parts that stand below, as theory.
     """
     return template("page.html").render(
         title=title,
         lead=lead,
         notes=notes,
         verdict=verdict,
+        criterion=criterion,
+        theory=theory,
         sections=[_context(*part) for part in parts],
         command=command_line() if command is None else command,
         versions=versions(),
@@ -195,7 +223,6 @@ def render_page(
 
 def _context(name: str, title: str, part: "Findings | Part") -> dict[str, Any]:
     """The values of a part for the template."""
-    error, warnings = getattr(part, "error", None), getattr(part, "warnings", ())
     plot = None
     if part.panel is not None:
         with style():
@@ -207,9 +234,9 @@ def _context(name: str, title: str, part: "Findings | Part") -> dict[str, Any]:
         "rows": [row for row in part.rows if row.holds is None],
         "checks": [row for row in part.rows if row.holds is not None],
         "notes": part.notes,
-        "error": error,
-        "warnings": warnings,
-        "troubles": [*filter(None, [error]), *warnings],
+        "error": getattr(part, "error", None),
+        "check": getattr(part, "check", ""),
+        "holds": getattr(part, "holds", None),
         "plot": None if plot is None else _link(plot),
         "figure": None if part.figure is None else _link(part.figure),
     }

@@ -3,15 +3,18 @@
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
-from shoal import DEQ, Architecture
+from shoal import DEQ
+from shoal.app.comparison import LOOP, Contest, compare
 from shoal.app.inputs import Inputs
 from shoal.core.figures import Axes, Figure
 from shoal.diagnosis.words import Row
+
+_LEAST = 20  # samples for five folds
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,8 @@ class Findings:
         panel: Draws the section's part of the figure; ``None`` if it has none.
         error: The reason if there is no result.
         notes: Sentences that are too long for a table.
-        warnings: Sentences on predictions that the data contradict, and on unreliable numbers.
+        check: Sentence on what the section was checked against; empty without a check.
+        holds: Whether the check passed. A section whose check failed shows nothing but it.
         figure: A whole figure for the page, where a panel is not enough.
     """
 
@@ -33,7 +37,8 @@ class Findings:
     panel: Callable[[Axes], None] | None = None
     error: str | None = None
     notes: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
+    check: str = ""
+    holds: bool | None = None
     figure: Figure | None = None
 
 
@@ -43,22 +48,40 @@ class SectionNotApplicable(Exception):  # noqa: N818
 
 @dataclass(frozen=True)
 class Subject:
-    """An architecture and data."""
+    """Data, and the architecture to analyze if it is given."""
 
-    architecture: Architecture
     data: Inputs
+    given: DEQ | None = None
 
     @property
     def x(self) -> Tensor:
         """The inputs."""
         return self.data.x
 
+    @cached_property
+    def contest(self) -> Contest:
+        """All methods on the same folds."""
+        if self.data.y is None:
+            raise SectionNotApplicable("there is no target: name it with --label COLUMN")
+        if len(self.data) < _LEAST:
+            raise SectionNotApplicable(f"needs {_LEAST} samples or more")
+        if bool((self.data.targets() == self.data.targets()[:1]).all()):
+            raise SectionNotApplicable("the target is constant")
+        return compare(self.data, self.given)
+
+    @property
+    def chosen(self) -> bool:
+        """Whether the data chose the architecture."""
+        return self.given is None and "contest" in vars(self)
+
     @property
     def deq(self) -> DEQ:
-        """The architecture, if it is a DEQ."""
-        if not isinstance(self.architecture, DEQ):
-            raise SectionNotApplicable("it is about deep equilibrium models")
-        return self.architecture
+        """The architecture that was given, or that leave-one-out chose, or the usual one."""
+        if self.chosen:
+            chosen = self.contest.fits[LOOP][-1].candidate.architecture
+            assert chosen is not None
+            return chosen
+        return self.given or DEQ("tanh", 0.2, 0.8)
 
 
 class Section(NamedTuple):
@@ -67,9 +90,10 @@ class Section(NamedTuple):
     name: str
     title: str
     compute: Callable[[Subject], Findings]
+    theory: bool = False
 
     def find(self, subject: Subject) -> Findings:
-        """The findings, with the warnings of the library, or why there are none."""
+        """The findings; a warning of the library fails the check of a section."""
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
             try:
@@ -77,8 +101,12 @@ class Section(NamedTuple):
             except SectionNotApplicable as reason:
                 return Findings((Row("result", "none", str(reason)),))
         texts = [str(one.message) for one in caught]
-        told = [*found.warnings, *(f"{text[:1].upper()}{text[1:]}." for text in texts)]
-        return replace(found, warnings=tuple(dict.fromkeys(told)))
+        doubts = [f"{text[:1].upper()}{text[1:]}." for text in dict.fromkeys(texts)]
+        if doubts:
+            found = replace(found, check=" ".join([found.check, *doubts]).strip(), holds=False)
+        if found.holds is False:
+            found = replace(found, rows=(), panel=None, notes=())
+        return found
 
 
 def legend_below(axes: Axes) -> None:
@@ -114,40 +142,3 @@ def by_kernel(ck: float | None, ntk: float | None, form: str = ".4g", none: str 
     """Two numbers with the names of their kernels; ``none`` stands for one that is missing."""
     values = {"CK": ck, "NTK": ntk}
     return by_name({k: none if v is None else f"{v:{form}}" for k, v in values.items()})
-
-
-class Targets(NamedTuple):
-    """Targets of shape (n, outputs), and a description."""
-
-    values: Tensor
-    words: str
-
-
-def learnable(data: Inputs) -> Targets:
-    """Classes; standardized real targets; or, without labels, the main direction."""
-    if data.y is not None and data.classes:
-        return Targets(data.targets(), f"{len(data.classes)} classes")
-    if data.y is not None:
-        return Targets(_standard(data.targets()), "real targets, standardized")
-    direction = torch.linalg.svd(data.x, full_matrices=False).Vh[0]
-    direction = direction * direction[direction.abs().argmax()].sign()  # SVD leaves it open
-    return Targets(_standard(data.x @ direction[:, None]), "no labels: the first principal axis")
-
-
-def on_sphere(data: Inputs, most: int, least: int = 1) -> tuple[Tensor, Targets]:
-    """At most so many drawn samples, scaled to norm one, with targets; zeros are left out."""
-    values, words = learnable(data)
-    order = data.drawn()
-    there = order[data.x[order].norm(dim=1) > 0][:most]
-    if len(there) < least:
-        raise SectionNotApplicable(f"needs {least} samples or more")
-    if not bool(values[there].any()):
-        raise SectionNotApplicable("the targets are constant")
-    x = torch.nn.functional.normalize(data.x[there].double())
-    return x, Targets(values[there].double(), words)
-
-
-def _standard(values: Tensor) -> Tensor:
-    centered = values - values.mean()
-    size = centered.square().mean().sqrt()
-    return centered / size if size > 0 else centered

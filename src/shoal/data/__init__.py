@@ -1,16 +1,8 @@
-"""Datasets: official image files, CSV and NumPy files, and their preprocessing."""
+"""Datasets: official image files, CSV and NumPy files."""
 
-from shoal.data.dataset import Dataset
+from shoal.data.arrays import read_numpy
+from shoal.data.dataset import Dataset, standardize
 from shoal.data.official import load
-from shoal.data.preprocessing import select_classes, standardize, subsample
-from shoal.data.tables import read_csv, read_numpy
+from shoal.data.tables import read_csv
 
-__all__ = [
-    "Dataset",
-    "load",
-    "read_csv",
-    "read_numpy",
-    "select_classes",
-    "standardize",
-    "subsample",
-]
+__all__ = ["Dataset", "load", "read_csv", "read_numpy", "standardize"]

@@ -20,6 +20,9 @@ class Dataset:
         classes: Names of the classes; empty for floating-point targets.
         source: Files that the data came from, or a description of how they were made.
         white: Value of a white pixel, if the samples are the bytes of images.
+        columns: Name of the table's column that each feature of a vector stands for; empty if
+            there is no table.
+        notes: Sentences on what was decided in reading the data.
 
     Raises:
         TypeError: If ``x`` or ``y`` is not a tensor of a supported dtype.
@@ -38,6 +41,8 @@ class Dataset:
     classes: tuple[str, ...] = ()
     source: str = ""
     white: float = 255.0
+    columns: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         instance("name", self.name, str)
@@ -117,6 +122,42 @@ class Dataset:
                 f"{float(given[place])} at {place}; dtype=torch.float64 has a wider range"
             )
         return replace(self, x=x, y=y)
+
+
+def standardize(dataset: Dataset, *, like: Dataset | None = None) -> Dataset:
+    """Give each feature mean zero and variance one; constant features become zero.
+
+    Args:
+        dataset: Dataset with floating-point samples.
+        like: Dataset whose means and variances are used instead: the training data, if ``dataset``
+            is the test data.
+
+    Example:
+        >>> import torch
+        >>> from shoal import data
+        >>> data.standardize(data.Dataset(torch.tensor([[1.0, 5.0], [3.0, 5.0]]))).x
+        tensor([[-1.,  0.],
+                [ 1.,  0.]])
+    """
+    x = _float_samples(dataset)
+    reference = x if like is None else _float_samples(like).to(x)
+    if reference.shape[1:] != x.shape[1:]:
+        shapes = f"{tuple(x.shape[1:])}, got {tuple(reference.shape[1:])}"
+        raise ValueError(f"like must have samples of shape {shapes}")
+    varies = reference.amin(0) < reference.amax(0)
+    deviation = torch.where(varies, reference.std(0, correction=0), 1)
+    x = torch.where(varies, (x - reference.mean(0)) / deviation, 0)
+    return replace(dataset, x=x)
+
+
+def _float_samples(dataset: Dataset) -> Tensor:
+    x = instance("dataset", dataset, Dataset).x
+    if not x.dtype.is_floating_point:
+        raise TypeError(
+            f"dataset must have floating-point samples, got {x.dtype} in {dataset.name!r}; "
+            "load it without raw=True, or use as_floats"
+        )
+    return x
 
 
 def _check_samples(x: Tensor) -> None:

@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 
 from shoal.core.checks import as_path, flag, one_of
+from shoal.data.arrays import damaged, read_bytes
 from shoal.data.dataset import Dataset
-from shoal.data.tables import damaged, read_bytes
 
 _Parts = tuple[NDArray[Any], NDArray[Any], str]  # images, labels, source
 

@@ -1,29 +1,29 @@
-"""CSV and NumPy files of samples and labels."""
+"""CSV files of samples and targets."""
 
 import csv
-import gzip
 import io
-import itertools
-import math
 import os
 import re
 import reprlib
-import zipfile
-import zlib
-from array import array
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from shoal.core.checks import as_path, flag, shown
+from shoal.core.checks import as_path, flag, items, shown
+from shoal.data.arrays import MOST_CLASSES, damaged, make_dataset, read_bytes
 from shoal.data.dataset import Dataset
 
-_LARGEST = 2**31  # bytes of a file, decompressed
-_SAMPLES, _LABELS = ("X", "x", "features"), ("y", "labels")  # names of arrays in an .npz file
+_SEPARATORS = ",;\t| "  # a blank only where no other splits the rows
+_TRIED = 20  # rows from which the separator is found
+_MISSING = frozenset(("", "na", "n/a", "nan", "null", "?", "inf", "-inf", "#n/a"))
+_DATE = re.compile(r"\d{4}-\d{1,2}(-\d{1,2})?([T ].*)?|\d{1,2}([./-])\d{1,2}\3\d{2,4}.*|\d+:\d+.*")
+_DECIMAL_COMMA = re.compile(r"[+-]?\d+(,\d+)?")
 
 
 def read_csv(
@@ -31,263 +31,309 @@ def read_csv(
     *,
     label: str | int | None = None,
     header: bool | None = None,
-    regression: bool = False,
-    delimiter: str = ",",
+    sep: str | None = None,
+    task: Literal["classification", "regression"] | None = None,
+    drop: Iterable[str | int] = (),
+    drop_missing: bool = False,
     dtype: torch.dtype | None = None,
 ) -> Dataset:
-    r"""Read samples and labels from a CSV file, plain or gzipped, in UTF-8.
+    r"""Read samples and targets from a CSV file, plain or gzipped, in UTF-8 or UTF-16.
+
+    Columns of numbers are kept. A column of text with at most 20 different values becomes one
+    column of zeros and ones for each value (a single one for two values). Dates, free text, and
+    columns that mix numbers and text are refused by name. ``notes`` of the result lists every
+    decision.
 
     Args:
-        path: File with one sample per row, and numbers in all columns except the labels.
-        label: Column of the labels: its name, or its index (negative indices count from the end);
-            ``None`` if there are no labels.
-        header: Whether the first row contains column names. By default it does if ``label`` is a
-            name or no cell of the row is a number.
-        regression: Whether integer labels are real targets. By default integers and text are
-            classes; labels with decimals are always real targets.
-        delimiter: Character between cells.
+        path: File with one sample per row.
+        label: Target column: its name, or its index (negative indices count from the end);
+            ``None`` if there is no target.
+        header: Whether the first row contains column names. By default it does if no cell of the
+            row is a number, or if ``label`` is one of its cells; a first row with numbers is an
+            error that asks.
+        sep: Character between cells; by default the one that splits the first rows alike.
+        task: ``"classification"`` or ``"regression"``. By default text, and at most 20 whole
+            numbers that occur 5 times or more each, are classes; other numbers are real targets.
+        drop: Names or indices of columns to leave out.
+        drop_missing: Whether to leave out rows with missing values, which are an error otherwise.
         dtype: Floating-point dtype of the samples; PyTorch's default dtype by default.
 
     Returns:
-        The dataset. ``classes`` are the distinct labels, sorted (integers by size), and ``y`` their
+        The dataset. ``classes`` are the distinct labels, sorted (numbers by size), and ``y`` their
         indices.
 
     Raises:
         FileNotFoundError: If the file does not exist.
-        ValueError: If rows have different lengths, a cell is empty, not a number, NaN or infinite,
-            the column does not exist, or the first row may or may not be a header.
+        ValueError: If the file cannot be read in one way only; the message names the remedy.
 
     Example:
         >>> import pathlib, tempfile
         >>> from shoal import data
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     path = pathlib.Path(folder) / "flowers.csv"
-        ...     _ = path.write_text("length,width,kind\n5.1,3.5,iris\n4.9,3.0,rose\n")
+        ...     _ = path.write_text("length;color;kind\n5.1;red;iris\n4.9;blue;rose\n")
         ...     flowers = data.read_csv(path, label="kind")
         >>> flowers.x, flowers.classes
-        (tensor([[5.1000, 3.5000],
-                [4.9000, 3.0000]]), ('iris', 'rose'))
+        (tensor([[5.1000, 1.0000],
+                [4.9000, 0.0000]]), ('iris', 'rose'))
     """
     if isinstance(label, bool) or not isinstance(label, str | int | None):
         raise TypeError(f"label must be the name or the index of a column, got {label!r}")
     if header is not None:
         flag("header", header)
-    flag("regression", regression)
-    if not isinstance(delimiter, str) or len(delimiter) != 1:
-        raise ValueError(f"delimiter must be one character, got {shown(delimiter)}")
+    if sep is not None and not (isinstance(sep, str) and len(sep) == 1):
+        raise ValueError(f"sep must be one character, got {shown(sep)}")
+    flag("drop_missing", drop_missing)
     file = as_path("path", path)
-    rows = _rows(file, delimiter)
-    line, first = next(rows)
-    no_number = all(math.isnan(_number(cell)) and cell.lower() != "nan" for cell in first)
-    has_header = (isinstance(label, str) or no_number) if header is None else header
-    column = None if label is None else _column(file, first, label, has_header)
-    if len(first) == 1 and column is not None:
-        raise damaged(file, f"several columns, separated by {delimiter!r}", "a single column")
-    numbers, cells = array("d"), list[tuple[str, int]]()
-    for number, row in rows if has_header else itertools.chain([(line, first)], rows):
-        for index, cell in enumerate(row):
-            if index == column:
-                cells.append((cell, number))
-            elif math.isfinite(value := _number(cell)):
-                numbers.append(value)
-            else:
-                raise damaged(file, "finite numbers", _shown(cell, number, index))
-    if not numbers:
+    text = _decoded(file)
+    separator = _separator(text) if sep is None else sep
+    rows, lines = _rows(file, text, separator)
+    named = _has_header(file, rows, label) if header is None else header
+    names = rows[0] if named else [str(index) for index in range(len(rows[0]))]
+    rows, lines = (rows[1:], lines[1:]) if named else (rows, lines)
+    if not rows:
         raise damaged(file, "at least one sample", "a header alone")
-    labels = None if column is None else _labels(file, column, cells, regression=regression)
-    guessed = header is None and not has_header and len(cells) > 1
-    if guessed and math.isnan(_number(cells[0][0])) and all(_is_integer(c) for c, _ in cells[1:]):
-        raise ValueError(f"{file}: the first row may be a header: say header=True or header=False")
-    x = np.array(numbers).reshape(-1, len(first) - (column is not None))
-    name = file.name.removesuffix(".gz").removesuffix(".csv")
-    return _dataset(x, labels, name, str(file), dtype)
+    target = None if label is None else _place(file, names, label, named)
+    left_out = {_place(file, names, one, named) for one in items("drop", drop)} - {target}
+    name = {",": "comma", "\t": "tab", " ": "space"}.get(separator, repr(separator))
+    notes = [f"Separator: {name}; {'a' if named else 'no'} header."]
+    columns = [
+        _Column.of(file, title or f"column {place}", cells, lines, separator)
+        for place, (title, cells) in enumerate(zip(names, zip(*rows, strict=True), strict=True))
+        if place not in left_out
+    ]
+    if target is not None:
+        target -= sum(place < target for place in left_out)
+    if named and names[0] == "" and 0 not in left_out and target != 0 and columns[0].counts():
+        notes.append("The first column has no name and numbers the rows; it is left out.")
+        columns, target = columns[1:], None if target is None else target - 1
+    missing = np.logical_or.reduce([column.missing for column in columns])
+    if missing.any():
+        _check_missing(file, columns, missing, drop_missing)
+        notes.append(f"{missing.sum()} of {len(rows)} rows have missing values and are left out.")
+        columns = [column.take(~missing) for column in columns]
+    y = None if target is None else columns.pop(target)
+    if not columns:
+        raise damaged(file, f"columns besides the label, separated by {separator!r}", "none")
+    parts, titles = [], list[str]()
+    for column in columns:
+        part, note = column.features()
+        parts.append(part)
+        titles += [column.name] * part.shape[1]
+        notes += note
+    return make_dataset(
+        np.hstack(parts),
+        None if y is None else y.target(task),
+        name=file.name.removesuffix(".gz").removesuffix(".csv"),
+        source=str(file),
+        label="" if y is None else y.name,
+        task=task,
+        columns=tuple(titles),
+        notes=notes,
+        dtype=dtype,
+    )
 
 
-def read_numpy(
-    path: str | os.PathLike[str],
-    labels: str | os.PathLike[str] | None = None,
-    *,
-    dtype: torch.dtype | None = None,
-) -> Dataset:
-    """Read samples and labels from an ``.npz`` file, or from two ``.npy`` files.
+@dataclass(frozen=True, eq=False)
+class _Column:
+    """A column as text, and as numbers where all its cells are; missing cells are NaN."""
 
-    Args:
-        path: An ``.npz`` file with an array ``X`` (or ``x``, or ``features``) and, if there are
-            labels, ``y`` (or ``labels``); or an ``.npy`` file with the samples. The first axis
-            counts the samples; (n, d) are vectors, (n, height, width) and (n, channels, height,
-            width) images. Unsigned bytes become numbers in [0, 1]; other numbers are unchanged.
-        labels: An ``.npy`` file with the labels, if ``path`` is one: integers, bools or text for
-            classes, floating-point numbers for targets.
-        dtype: Floating-point dtype of the samples; PyTorch's default dtype by default.
+    file: Path
+    name: str
+    cells: NDArray[Any]
+    lines: NDArray[Any]
+    values: NDArray[Any]
+    missing: NDArray[Any]
+    decimal_comma: bool
 
-    Returns:
-        The dataset. ``classes`` are the distinct labels, sorted, and ``y`` their indices.
+    @classmethod
+    def of(
+        cls, file: Path, name: str, cells: Sequence[str], lines: Sequence[int], separator: str
+    ) -> "_Column":
+        comma = separator != "," and any("," in cell for cell in cells)
+        if comma := comma and all(
+            _DECIMAL_COMMA.fullmatch(c) or c.lower() in _MISSING for c in cells
+        ):
+            cells = [cell.replace(",", ".") for cell in cells]
+        values = _numbers(cells)
+        missing = np.zeros(len(cells), bool)
+        if not np.isfinite(values).all():
+            missing = np.array([cell.lower() in _MISSING for cell in cells])
+        return cls(file, name, np.array(cells, object), np.array(lines), values, missing, comma)
 
-    Raises:
-        FileNotFoundError: If a file does not exist.
-        ValueError: If a file is damaged, lacks samples, contains pickled objects (they are never
-            unpickled), anything but numbers, NaN or infinity; or if the lengths differ.
-    """
-    file = as_path("path", path)
-    if file.suffix not in (".npz", ".npy"):
-        raise ValueError(f"path must end in .npz or .npy, got {str(file)!r}")
-    if file.suffix == ".npz" and labels is not None:
-        raise ValueError(f"labels must be None for an .npz file, got {shown(str(labels))}")
-    x, y = _arrays(file)
-    where = file if labels is None else as_path("labels", labels)
-    y = y if labels is None else _arrays(where)[0]
-    if x.ndim not in (2, 3, 4) or x.size == 0:
-        raise damaged(file, "samples (n, d), (n, h, w) or (n, c, h, w)", f"shape {x.shape}")
-    _check_values(file, "samples: finite real numbers", x, "uif")
-    if y is not None and y.shape != x.shape[:1]:
-        raise damaged(where, f"{len(x)} labels, one per sample", f"shape {y.shape}")
-    if y is not None:
-        _check_values(where, "labels: finite numbers or text", y, "buifU")
-    source = str(file) if labels is None else f"{file}, {where}"
-    return _dataset(x[:, None] if x.ndim == 3 else x, y, file.stem, source, dtype)
+    def take(self, rows: NDArray[Any]) -> "_Column":
+        """Some rows."""
+        names = ("cells", "lines", "values", "missing")
+        return replace(self, **{name: getattr(self, name)[rows] for name in names})
+
+    def counts(self) -> bool:
+        """Whether it numbers the rows."""
+        return bool((np.diff(self.values) == 1).all()) and self.values[0] in (0, 1)
+
+    def features(self) -> tuple[NDArray[Any], list[str]]:
+        """The columns of numbers that stand for it, and sentences about them."""
+        is_text = ~np.isfinite(self.values)
+        if not is_text.any():
+            note = [f"Column {self.name!r} has decimal commas."] if self.decimal_comma else []
+            return self.values[:, None], note
+        self._check_text(is_text)
+        distinct = sorted(set(self.cells))
+        if len(distinct) > MOST_CLASSES:
+            raise self._refusal(f"{len(distinct)} different texts, such as", 0)
+        kept = distinct[1:] if len(distinct) == 2 else distinct
+        parts = [(self.cells == value).astype(float) for value in kept]
+        words = f"{', '.join(map(shown, distinct[:3]))}{', ...' if len(distinct) > 3 else ''}"
+        words = f"Column {self.name!r} is text with {len(distinct)} values ({words}), one-hot."
+        return np.stack(parts, 1), [words]
+
+    def target(self, task: str | None) -> NDArray[Any]:
+        """The target, as numbers or as text."""
+        is_text = ~np.isfinite(self.values)
+        if not is_text.any():
+            return self.values
+        decimal = np.isfinite(self.values) & (self.values != np.round(self.values))
+        if task == "regression" or decimal.any():
+            got = self._shown(int(is_text.argmax()))
+            raise damaged(self.file, f"numbers in the target column {self.name!r}", got)
+        return self.cells.astype(str)
+
+    def _check_text(self, is_text: NDArray[Any]) -> None:
+        first = int(is_text.argmax())
+        if not is_text.all():
+            raise self._refusal("numbers and text such as", first)
+        if all(_DATE.fullmatch(cell) for cell in self.cells[:_TRIED]):
+            raise self._refusal("dates or times, such as", first)
+
+    def _refusal(self, words: str, row: int) -> ValueError:
+        return ValueError(
+            f"{self.file}: column {self.name!r} holds {words} {self._shown(row)}: make it numbers, "
+            f"or leave it out with drop={self.name!r}"
+        )
+
+    def _shown(self, row: int) -> str:
+        return f"{reprlib.repr(self.cells[row])} in line {self.lines[row]}"
 
 
-def damaged(path: Path, expected: str, got: str) -> ValueError:
-    """Return the error for a file with unexpected content."""
-    return ValueError(f"{path}: expected {expected}, got {got}")
-
-
-def read_bytes(path: Path) -> bytes:
-    """Return the content of a file that is neither empty nor too large, decompressed if .gz."""
-    content, size = b"", path.stat().st_size
+def _decoded(path: Path) -> str:
+    content = read_bytes(path)
+    wide = content[:2] in (b"\xff\xfe", b"\xfe\xff")
     try:
-        if path.suffix == ".gz" and size:
-            with gzip.open(path) as file:
-                content = file.read(_LARGEST + 1)
-            size = len(content)
-        elif size <= _LARGEST:
-            content = path.read_bytes()
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise damaged(path, "an intact gzip file", str(error)) from None
-    if not size:
-        raise damaged(path, "data", "an empty file")
-    if size > _LARGEST:
-        raise damaged(path, f"at most {_LARGEST} bytes", "more")
-    return content
-
-
-def _rows(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield the number of the last line and the cells of each row that is not empty."""
-    text = io.TextIOWrapper(io.BytesIO(read_bytes(path)), encoding="utf-8-sig", newline="")
-    reader, width = csv.reader(text, delimiter=delimiter, strict=True), 0
-    try:
-        for row in filter(None, reader):
-            width = width or len(row)
-            if len(row) != width:
-                got = f"{len(row)} in line {reader.line_num}"
-                raise damaged(path, f"{width} cell{'s' * (width != 1)} in each row", got)
-            yield reader.line_num, [cell.strip() for cell in row]
+        return content.decode("utf-16" if wide else "utf-8-sig")
     except UnicodeDecodeError as error:
-        raise damaged(path, "text in UTF-8", str(error)) from None
+        raise damaged(path, "text in UTF-8", f"{error}; save it as 'CSV UTF-8'") from None
+
+
+def _separator(text: str) -> str:
+    """The character that splits the first rows into the most cells, as many in each."""
+    start = text.lstrip()[:100_000]
+    best, most = ",", 1
+    for separator in _SEPARATORS:
+        reader = csv.reader(io.StringIO(start, newline=""), delimiter=separator,
+                            skipinitialspace=True)  # fmt: skip
+        rows = [row for row, _ in zip(filter(None, reader), range(_TRIED), strict=False)]
+        widths = {len(row) for row in rows[:-1] or rows}  # the last may be cut off
+        if separator == " " and most > 1:
+            break
+        if len(widths) == 1 and (width := widths.pop()) > most:
+            best, most = separator, width
+    if most == 1:  # rows of different lengths: the error will say which
+        best = max(_SEPARATORS[:-1], key=Counter(start.partition("\n")[0]).__getitem__)
+    return best
+
+
+def _rows(path: Path, text: str, separator: str) -> tuple[list[list[str]], list[int]]:
+    """The stripped cells of each row that is not empty, and the number of its last line."""
+    rows, lines = list[list[str]](), list[int]()
+    reader = csv.reader(
+        io.StringIO(text, newline=""), delimiter=separator, strict=True, skipinitialspace=True
+    )
+    try:
+        for row in reader:
+            cells = [cell.strip() for cell in row]
+            if not any(cells):
+                continue
+            if rows and len(cells) != len(rows[0]):
+                got = f"{len(cells)} in line {reader.line_num}"
+                wanted = f"{len(rows[0])} cell{'s' * (len(rows[0]) != 1)} in each row"
+                raise damaged(path, f"{wanted} (separator {separator!r})", got)
+            rows.append(cells)
+            lines.append(reader.line_num)
     except csv.Error as error:
         raise damaged(path, "CSV", f"{error} in line {reader.line_num}") from None
-    if not width:
+    if not rows:
         raise damaged(path, "at least one row", "empty lines alone")
+    return rows, lines
 
 
-def _column(path: Path, first: list[str], label: str | int, header: bool) -> int:
-    if isinstance(label, int):
-        if not -len(first) <= label < len(first):
-            raise damaged(path, f"a column for label={label}", f"{len(first)} columns")
-        return label % len(first)
-    if not header:
-        raise ValueError(f"label must be an index if there is no header, got {label!r}")
-    if first.count(label) != 1:
-        names = ", ".join(map(reprlib.repr, first[:20]))
-        raise damaged(path, f"one column for label={label!r}", f"the columns {names}")
-    return first.index(label)
-
-
-def _number(cell: str) -> float:
-    """Return the number in a cell, or NaN."""
-    try:
-        return math.nan if "_" in cell else float(cell)  # Python allows 1_000
-    except ValueError:
-        return math.nan
-
-
-def _is_integer(cell: str) -> bool:
-    return re.fullmatch(r"[+-]?[0-9]+", cell) is not None
-
-
-def _labels(
-    path: Path, column: int, cells: list[tuple[str, int]], *, regression: bool
-) -> NDArray[Any]:
-    """Return labels, each with its line, as integers, real numbers or text."""
-    if all(_is_integer(cell) for cell, _ in cells) and not regression:
-        return np.array([int(cell) for cell, _ in cells])
-    values = [_number(cell) for cell, _ in cells]
-    decimals = any(
-        math.isfinite(value) and not _is_integer(cell)
-        for value, (cell, _) in zip(values, cells, strict=True)
+def _has_header(path: Path, rows: list[list[str]], label: str | int | None) -> bool:
+    """Whether the first row has names; an error where that is a guess."""
+    first = rows[0]
+    if isinstance(label, str) and label in first:
+        return True
+    named = not any(_number_like(cell) for cell in first)
+    if named and (len(rows) < 2 or any(_number_like(cell) for row in rows[1:3] for cell in row)):
+        return True
+    cells = ", ".join(map(reprlib.repr, first[:4])) + (", ..." if len(first) > 4 else "")
+    raise ValueError(
+        f"{path}: the first row ({cells}) may be names or a sample: say header=True or header=False"
     )
-    for value, (cell, line) in zip(values, cells, strict=True):
-        if cell.lower() in ("", "nan"):
-            raise damaged(path, "a label in each row", _shown(cell, line, column))
-        if (regression or decimals) and not math.isfinite(value):
-            raise damaged(path, "finite numbers as labels", _shown(cell, line, column))
-    text = np.array([cell for cell, _ in cells], dtype=object)
-    return np.array(values) if regression or decimals else text
 
 
-def _shown(cell: str, line: int, column: int) -> str:
-    return f"{reprlib.repr(cell)} in line {line}, column {column}"
+def _number_like(cell: str) -> bool:
+    """Whether a cell is a number, or says that one is missing."""
+    missing = cell != "" and cell.lower() in _MISSING
+    return missing or bool(np.isfinite(_numbers([cell.replace(",", ".")])[0]))
 
 
-def _arrays(path: Path) -> tuple[NDArray[Any], NDArray[Any] | None]:
-    """Return the array in an .npy file, or samples and labels (if there) in an .npz file."""
-    try:
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            if path.suffix == ".npz":
-                with zipfile.ZipFile(file) as archive:
-                    size = sum(member.file_size for member in archive.infolist())
-                file.seek(0)
-            found = np.load(file, allow_pickle=False) if size <= _LARGEST else {}
-            if isinstance(found, np.ndarray):
-                return found, None
-            names = list(found)
-            x, y = (
-                next((found[name] for name in known if name in names), None)
-                for known in (_SAMPLES, _LABELS)
+def _place(path: Path, names: list[str], which: str | int, header: bool) -> int:
+    """The index of a column, by name or by index."""
+    if isinstance(which, int):
+        if not -len(names) <= which < len(names):
+            raise damaged(path, f"a column with index {which}", f"{len(names)} columns")
+        return which % len(names)
+    if not header:
+        raise ValueError(f"{path}: without a header columns have indices, got {which!r}")
+    if names.count(which) != 1:
+        known = ", ".join(map(reprlib.repr, names[:20]))
+        raise damaged(path, f"one column named {which!r}", f"the columns {known}")
+    return names.index(which)
+
+
+def _numbers(cells: Sequence[str]) -> NDArray[Any]:
+    """The numbers in cells; NaN for others."""
+    if not any("_" in cell for cell in cells):  # Python allows 1_000
+        try:
+            return np.array(cells, dtype=np.float64)
+        except ValueError:
+            pass
+    values = np.full(len(cells), np.nan)
+    for place, cell in enumerate(cells):
+        try:
+            values[place] = np.nan if "_" in cell else float(cell)
+        except ValueError:
+            continue
+    return values
+
+
+def _check_missing(
+    path: Path, columns: list[_Column], missing: NDArray[Any], drop_missing: bool
+) -> None:
+    """Refuse missing values, unless their rows are to be left out and others remain."""
+    for column in columns:
+        if column.missing.all():
+            raise ValueError(
+                f"{path}: column {column.name!r} is empty; leave it out with drop={column.name!r}"
             )
-    except (FileNotFoundError, PermissionError, IsADirectoryError):
-        raise
-    except Exception as error:  # a damaged file can fail in any way
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise damaged(path, "intact NumPy arrays of numbers", reason) from None
-    if size > _LARGEST:
-        raise damaged(path, f"at most {_LARGEST} bytes", f"{size}")
-    if x is None:
-        raise damaged(path, "an array named X, x or features", ", ".join(names) or "none")
-    return x, y
-
-
-def _check_values(path: Path, expected: str, values: NDArray[Any], kinds: str) -> None:
-    if values.dtype.kind not in kinds:
-        raise damaged(path, expected, f"dtype {values.dtype}")
-    bad = np.argwhere(~np.isfinite(values)) if values.dtype.kind == "f" else np.empty((0, 1))
-    if len(bad):
-        place = tuple(bad[0].tolist())
-        raise damaged(path, expected, f"{values[place]} at {place}")
-
-
-def _dataset(
-    x: NDArray[Any], labels: NDArray[Any] | None, name: str, source: str, dtype: torch.dtype | None
-) -> Dataset:
-    """Return a dataset: real labels are targets, all others classes."""
-    kind = np.uint8 if x.dtype == np.uint8 else np.float64
-    samples = torch.from_numpy(np.array(x, dtype=kind, order="C"))
-    y, classes = None, list[object]()
-    if labels is not None and labels.dtype.kind == "f":
-        y = torch.from_numpy(labels.astype(np.float64))
-    elif labels is not None:
-        distinct, indices = np.unique(labels, return_inverse=True)
-        y, classes = torch.from_numpy(indices.astype(np.int64)), distinct.tolist()
-    names = tuple(map(str, classes))
-    return Dataset(samples, y, name, names, source).as_floats(dtype)
+    worst = max(columns, key=lambda column: int(column.missing.sum()))
+    if not drop_missing:
+        first = worst._shown(int(worst.missing.argmax()))
+        raise ValueError(
+            f"{path}: {missing.sum()} of {len(missing)} rows have missing values, most in column "
+            f"{worst.name!r} ({first}): leave the rows out with drop_missing=True, the column with "
+            f"drop={worst.name!r}, or fill them in"
+        )
+    if missing.all():
+        raise ValueError(
+            f"{path}: every row has a missing value; leave out columns, the emptiest with "
+            f"drop={worst.name!r}"
+        )

@@ -1,7 +1,6 @@
-"""Datasets and their preprocessing, against NumPy and scikit-learn."""
+"""Datasets and their standardization, against NumPy and scikit-learn."""
 
 import dataclasses
-import math
 
 import numpy as np
 import pytest
@@ -41,45 +40,12 @@ def test_datasets_are_frozen_and_checked() -> None:
         Dataset(x).targets()
 
 
-def test_select_classes() -> None:
-    whole = images()
-    for chosen in [(3, 1), ("d", "b"), (3, "b")]:
-        part = data.select_classes(whole, *chosen)
-        rows = [i for i in range(30) if i % 5 in (1, 3)]
-        assert torch.equal(part.x, whole.x[rows])
-        assert part.y.tolist() == [0 if i % 5 == 3 else 1 for i in rows]
-        assert part.classes == ("d", "b")
-    for wrong in [(), (1, 1), (1, "b"), (5,), ("z",)]:
-        with pytest.raises(ValueError, match="classes must be one or more different names among"):
-            data.select_classes(whole, *wrong)
-    with pytest.raises(TypeError, match="classes must be an integer"):
-        data.select_classes(whole, 1.5)
-    with pytest.raises(ValueError, match="no samples of class 'e'"):
-        data.select_classes(images(n=4), 4)
-
-
-def test_subsample() -> None:
-    whole = images(n=103)
-    part = data.subsample(whole, 7, seed=1)
-    assert torch.bincount(part.y).tolist() == [7] * 5
-    rows = [int(torch.nonzero((whole.x == row).flatten(1).all(1))) for row in part.x]
-    assert rows == sorted(set(rows))  # without replacement, in their order
-    assert part.y.tolist() == [row % 5 for row in rows]
-    assert torch.equal(part.x, data.subsample(whole, 7, seed=1).x)
-    assert not torch.equal(part.x, data.subsample(whole, 7, seed=2).x)
-    with pytest.raises(ValueError, match="must be <= 20, the size of class 'd' of 'noise', got 21"):
-        data.subsample(whole, 21, seed=0)
-
-
-def test_every_sample_is_drawn_equally_often() -> None:
-    marked = Dataset(torch.arange(10.0)[:, None], torch.zeros(10).long(), classes=("a",))
-    drawn = torch.cat([data.subsample(marked, 3, seed=seed).x[:, 0] for seed in range(500)])
-    counts = torch.bincount(drawn.long(), minlength=10).double()
-    assert (counts - 150).abs().max() < 4 * math.sqrt(500 * 0.3 * 0.7)
-
-
 def test_labels_as_numbers() -> None:
-    pair = data.select_classes(images(), 2, 4)
+    whole = images()
+    rows = (whole.y == 2) | (whole.y == 4)
+    pair = dataclasses.replace(
+        whole, x=whole.x[rows], y=(whole.y[rows] == 4).long(), classes=("c", "e")
+    )
     signed = pair.targets()
     assert signed.dtype == torch.float64
     assert signed[:, 0].tolist() == [-1.0 if k == 0 else 1.0 for k in pair.y.tolist()]
@@ -89,8 +55,6 @@ def test_labels_as_numbers() -> None:
         images().targets(3)
     real = dataclasses.replace(pair, y=signed, classes=())
     assert torch.equal(real.targets(), signed)
-    with pytest.raises(ValueError, match="must have class indices as y"):
-        data.subsample(real, 1, seed=0)
 
 
 def test_standardize() -> None:
