@@ -256,7 +256,9 @@ class Plan:
             return
         angle, wide = pair_angles(self.left, self.right, i, j, cosine[where]), self.wide
         norms, values = (self.left.norm[i], self.right.norm[j]), angle.new_empty(2, len(i))
-        covered = (norms[0] > 0) & (norms[1] > 0) if wide is not None else i < 0
+        wide, covered = wide or self.surface, (norms[0] > 0) & (norms[1] > 0)
+        low, high = (math.inf, 0.0) if wide is None else wide.angles
+        covered &= (angle >= low) & (angle <= high)
         if wide is not None and bool(covered.any()):
             left, right = i[covered], j[covered]
             scale = self.rows.scale[:, left].double() * self.columns.scale[:, right].double()

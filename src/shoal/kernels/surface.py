@@ -121,10 +121,19 @@ class Surface:
         return replace(self, angles=angles, coefficients=coefficients, error=self.error + left_out)
 
     def pairs(self, left: Tensor, right: Tensor, angle: Tensor) -> Tensor:
-        """Values at single pairs, given their features and angles. shape: (2, n)."""
+        """Values at single pairs, given their features and angles. shape: (2, n).
+
+        Those that follow one another with the same features on the left share a series.
+        """
         t = to_unit(angle.double(), self.angles)
-        basis = chebyshev_basis(t, self.coefficients.shape[-1] - 1)
-        return torch.einsum("nqsk,ns,kn->qn", self.rows(left), right, basis)
+        basis = chebyshev_basis(t, self.coefficients.shape[-1] - 1).T
+        distinct, counts = left.unique_consecutive(return_counts=True, dim=0)
+        parts = (some.split(counts.tolist()) for some in (right, basis))
+        found = [
+            (other @ self.rows(one[None])[0]).mul_(polynomials).sum(-1)
+            for one, other, polynomials in zip(distinct, *parts, strict=True)
+        ]
+        return torch.cat(found, 1)
 
 
 def shortened(values: Tensor, tolerance: float) -> tuple[Tensor, float]:
