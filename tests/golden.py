@@ -564,7 +564,7 @@ def regression() -> Any:
     y = targets(x)
     found = {}
     for name, ridge in {"0.1": 0.1, "gcv": "gcv", "loo": "loo", "likelihood": "likelihood"}.items():
-        fit = shoal.kernel_regression(relu(), x, y, ridge=ridge)
+        fit = shoal.kernel_regression(relu(), x, y, ridge=ridge, center=False)
         left_out = fit.loo()
         found[name] = {
             "ridge": fit.ridge,
@@ -574,9 +574,8 @@ def regression() -> Any:
             "gcv": fit.gcv(),
             "likelihood": fit.log_marginal_likelihood,
         }
-    several = shoal.kernel_regression(
-        tanh(), unit(20, 4).numpy(), points(20, 2, seed=9).numpy(), ridge=0.05, which="ck"
-    )
+    inputs, outputs = unit(20, 4).numpy(), points(20, 2, seed=9).numpy()
+    several = shoal.kernel_regression(tanh(), inputs, outputs, ridge=0.05, which="ck", center=False)
     found["numpy"] = several.predict(unit(3, 4, seed=2).numpy())
     return found
 
@@ -585,7 +584,7 @@ def regression() -> Any:
 def regression_iterative() -> Any:
     x = points(40, 6)
     solver = shoal.learning.ConjugateGradients(tolerance=1e-10)
-    fit = shoal.kernel_regression(relu(), x, targets(x), ridge=0.1, method=solver)
+    fit = shoal.kernel_regression(relu(), x, targets(x), ridge=0.1, method=solver, center=False)
     return {
         "converged": fit.report.converged,
         "coefficients": fit.coefficients,
@@ -597,9 +596,9 @@ def regression_iterative() -> Any:
 def ridges() -> Any:
     x = points(40, 6)
     ridges = [1e-3, 1e-2, 0.1, 1.0]
-    path = shoal.learning.ridge_path(relu(), x, targets(x), ridges=ridges)
+    path = shoal.learning.ridge_path(relu(), x, targets(x), ridges=ridges, center=False)
     depths = [shoal.FullyConnected((shoal.activations.ReLU(),) * depth) for depth in (1, 2, 3)]
-    chosen = shoal.learning.select(depths, x, targets(x), ridges=ridges)
+    chosen = shoal.learning.select(depths, x, targets(x), ridges=ridges, center=False)
     return {
         "loo": path.loo,
         "gcv": path.gcv,
@@ -615,7 +614,8 @@ def ridges() -> Any:
 @call(1e-6, "roots of scalar equations and random splits by a seed")
 def learning_curve() -> Any:
     x = points(80, 4)
-    c = shoal.learning_curve(relu(), x, targets(x), sizes=[20, 40, 80], ridge=0.1, repeats=2)
+    options = {"sizes": [20, 40, 80], "ridge": 0.1, "repeats": 2, "center": False}
+    c = shoal.learning_curve(relu(), x, targets(x), **options)
     names = ("test_error", "bias", "variance", "train_error")
     return {"samples": {name: getattr(c, name) for name in names}}
 

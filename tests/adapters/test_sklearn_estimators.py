@@ -30,6 +30,14 @@ def data(n: int = 20, seed: int = 0):
     return random.standard_normal((n, 3)), random.standard_normal((n, 2))
 
 
+def solved(matrix, y, ridge):
+    """Coefficients, and a constant that costs nothing; a ridge may be one of each sample."""
+    shifted = matrix + ridge * np.eye(len(matrix))
+    bordered = np.block([[shifted, np.ones((len(y), 1))], [np.ones((1, len(y))), np.zeros((1, 1))]])
+    both = np.linalg.solve(bordered, np.concatenate([y, np.zeros_like(y[:1])]))
+    return both[:-1], both[-1]
+
+
 @pytest.mark.parametrize("which", ["ck", "ntk"])
 @pytest.mark.parametrize("outputs", [1, 2])
 def test_predictions_are_those_of_ridge_regression(which: str, outputs: int) -> None:
@@ -38,26 +46,27 @@ def test_predictions_are_those_of_ridge_regression(which: str, outputs: int) -> 
     new = data(5, seed=1)[0]
     row = ("ck", "ntk").index(which)
     model = KernelRegressor("relu", 0.3, 0.8, ridge=0.1, which=which).fit(x, y)
-    matrix = relu_deq(x, 0.3, 0.8)[row] + 0.1 * np.eye(len(x))
-    coefficients = np.linalg.solve(matrix, y - y.mean(0))
+    matrix = relu_deq(x, 0.3, 0.8)[row]
+    coefficients, constant = solved(matrix, y, 0.1)
     np.testing.assert_allclose(model.dual_coef_, coefficients, atol=1e-8)
-    expected = relu_deq(new, 0.3, 0.8, x)[row] @ coefficients + y.mean(0)
+    np.testing.assert_allclose(model.intercept_, constant, atol=1e-8)
+    expected = relu_deq(new, 0.3, 0.8, x)[row] @ coefficients + constant
     np.testing.assert_allclose(model.predict(new), expected, atol=1e-8)
     plain = clone(model).set_params(fit_intercept=False).fit(x, y)
-    expected = relu_deq(new, 0.3, 0.8, x)[row] @ np.linalg.solve(matrix, y)
+    expected = relu_deq(new, 0.3, 0.8, x)[row] @ np.linalg.solve(matrix + 0.1 * np.eye(20), y)
     np.testing.assert_allclose(plain.predict(new), expected, atol=1e-8)
 
 
 @pytest.mark.parametrize("criterion", ["gcv", "loo"])
 def test_ridges_are_chosen_as_ridge_cv_does(criterion: str) -> None:
-    """Of a linear network, by scikit-learn's own leave-one-out on targets less their mean."""
+    """Of a linear network, by scikit-learn's own leave-one-out, whose intercept is left out too."""
     random = np.random.default_rng(0)
     x = random.standard_normal((60, 5))
     y = x @ random.standard_normal(5) + 2 * random.standard_normal(60) + 3
     model = KernelRegressor("identity", 0.2, 0.8, ridge=criterion).fit(x, y)
     ridges = model.regression_.path.ridges.numpy()
     size = float(shoal.kernel(model.architecture_, x[:1], diag=True).ntk[0] / (x[0] ** 2).sum())
-    known = RidgeCV(ridges / size, fit_intercept=False).fit(x, y - y.mean())
+    known = RidgeCV(ridges / size).fit(x, y)
     assert model.ridge == criterion
     assert abs(np.log(model.ridge_ / (known.alpha_ * size))) < 0.3 * (1 + (criterion == "gcv"))
     assert model.ridge_ == model.regression_.ridge
@@ -89,8 +98,8 @@ def test_an_architecture_stands_for_the_parameters() -> None:
         return size * (np.sin(angle) + (np.pi - angle) * np.cos(angle)) / (2 * np.pi)
 
     matrix = arccosine(arccosine(x @ x.T))
-    centered = targets - targets.mean(0)
-    expected = matrix @ np.linalg.solve(matrix + 0.1 * np.eye(20), centered) + targets.mean(0)
+    coefficients, constant = solved(matrix, targets, 0.1)
+    expected = matrix @ coefficients + constant
     np.testing.assert_allclose(model.predict(x), expected, atol=1e-6)
 
 
@@ -100,14 +109,14 @@ def test_classes_of_any_kind() -> None:
     model = KernelClassifier("relu", 0.3, 0.8, ridge=0.1).fit(x, names)
     matrix = relu_deq(x, 0.3, 0.8)[1]
     indicators = (names[:, None] == model.classes_).astype(float)
-    share = indicators.mean(0)
-    solved = np.linalg.solve(matrix + 0.1 * np.eye(60), indicators - share)
-    np.testing.assert_allclose(model.decision_function(x), matrix @ solved + share, atol=1e-8)
+    coefficients, share = solved(matrix, indicators, 0.1)
+    values = matrix @ coefficients + share
+    np.testing.assert_allclose(model.decision_function(x), values, atol=1e-8)
     assert set(model.predict(x)) == {"ant", "bee", "cow"}
     two = KernelClassifier("relu", 0.3, 0.8, ridge=0.1).fit(x, names == "cow")
     assert two.decision_function(x).shape == (60,)
     # the two indicators sum to one, so that their difference decides
-    values = (matrix @ solved + share)[:, 2]
+    values = values[:, 2]
     np.testing.assert_allclose(two.decision_function(x), 2 * values - 1, atol=1e-8)
     np.testing.assert_array_equal(two.predict(x), values > 0.5)
 
@@ -141,10 +150,8 @@ def test_weights_count_samples(outputs: int) -> None:
     new = data(5, seed=1)[0]
     weights = np.random.default_rng(2).uniform(0.1, 3, 20)
     model = KernelRegressor("relu", 0.3, 0.8, ridge=0.1).fit(x, y, sample_weight=weights)
-    mean = np.average(y, axis=0, weights=weights)
-    matrix = relu_deq(x, 0.3, 0.8)[1] + np.diag(0.1 / weights)
-    coefficients = np.linalg.solve(matrix, y - mean)
-    np.testing.assert_allclose(model.intercept_, mean, rtol=1e-12)
+    coefficients, mean = solved(relu_deq(x, 0.3, 0.8)[1], y, 0.1 / weights)
+    np.testing.assert_allclose(model.intercept_, mean, atol=1e-8)
     np.testing.assert_allclose(model.dual_coef_, coefficients, atol=1e-8)
     expected = relu_deq(new, 0.3, 0.8, x)[1] @ coefficients + mean
     np.testing.assert_allclose(model.predict(new), expected, atol=1e-8)
@@ -186,15 +193,15 @@ def test_a_ridge_is_chosen_with_weights(criterion: str) -> None:
         return
     weights = np.random.default_rng(2).uniform(0.1, 3, 40)
     model = KernelRegressor("relu", 0.3, 0.8, ridge="loo").fit(x, y, sample_weight=weights)
-    matrix, centered = relu_deq(x, 0.3, 0.8)[1], y - np.average(y, weights=weights)
+    matrix = relu_deq(x, 0.3, 0.8)[1]
 
     def error(ridge: float) -> float:
         total = 0.0
         for i in range(40):
             kept = np.arange(40) != i
-            inner = matrix[np.ix_(kept, kept)] + np.diag(ridge / weights[kept])
-            found = matrix[i, kept] @ np.linalg.solve(inner, centered[kept])
-            total += weights[i] * (centered[i] - found) ** 2
+            inner = matrix[np.ix_(kept, kept)]
+            coefficients, constant = solved(inner, y[kept], ridge / weights[kept])
+            total += weights[i] * (y[i] - matrix[i, kept] @ coefficients - constant) ** 2
         return total
 
     tried = [error(model.ridge_ * factor) for factor in (0.5, 1.0, 2.0)]
@@ -204,13 +211,13 @@ def test_a_ridge_is_chosen_with_weights(criterion: str) -> None:
 def left_out_values(x, labels, classes: int):
     """Indicators as regressed without each sample, one regression after the other."""
     indicators = np.eye(classes)[labels]
-    share = indicators.mean(0)
     matrix = relu_deq(x, 0.3, 0.8)[1]
     values = np.empty_like(indicators)
     for i in range(len(x)):
         kept = np.arange(len(x)) != i
-        inner = matrix[np.ix_(kept, kept)] + 0.1 * np.eye(len(x) - 1)
-        values[i] = matrix[i, kept] @ np.linalg.solve(inner, (indicators - share)[kept]) + share
+        inner = matrix[np.ix_(kept, kept)]
+        coefficients, constant = solved(inner, indicators[kept], 0.1)
+        values[i] = matrix[i, kept] @ coefficients + constant
     return values
 
 

@@ -109,7 +109,7 @@ def test_operators(net):
 )
 def test_regression(net, method):
     x, tests, y = images(8, 1, 3, 2), images(3, 1, 3, 2, seed=1), images(8, seed=2)
-    fit = shoal.kernel_regression(net, x, y, ridge=0.1, method=method)
+    fit = shoal.kernel_regression(net, x, y, ridge=0.1, center=False, method=method)
     ntk = shoal.kernel(net, x).ntk + 0.1 * torch.eye(8, dtype=torch.float64)
     cross = shoal.kernel(net, tests, x).ntk
     wanted = cross @ torch.linalg.solve(ntk, y)
@@ -140,7 +140,7 @@ def test_scikit_learn():
     model = KernelRegressor(
         architecture=FLAT, image_shape=(2, 2, 2), ridge=0.1, fit_intercept=False
     )
-    wanted = shoal.kernel_regression(FLAT, x, y, ridge=0.1).predict(x)
+    wanted = shoal.kernel_regression(FLAT, x, y, ridge=0.1, center=False).predict(x)
     np.testing.assert_allclose(model.fit(rows, y.numpy()).predict(rows), wanted.numpy(), rtol=1e-9)
     labels = (y > 0).long().numpy()
     classifier = KernelClassifier(architecture=POOLED, image_shape=(2, 2, 2), ridge=1e-4)

@@ -8,6 +8,7 @@ import torch
 
 import shoal
 from oracles.known_law import normal, omniscient
+from shoal.learning import plain
 
 RELU = shoal.DEQ(shoal.activations.ReLU(), recurrent_variance=0.2, input_variance=0.8)
 LINEAR = shoal.FullyConnected(
@@ -31,7 +32,8 @@ def test_the_law_of_linear_regression(ridge, noise):
     unit = torch.eye(1, 1000, dtype=torch.float64)
     scale = float(shoal.kernel(LINEAR, unit).ck)
     sizes = [20, 60, 200, 600]
-    curve = shoal.learning_curve(LINEAR, x, y, sizes, ridge=ridge * scale, which="ck")
+    given = {"ridge": ridge * scale, "which": "ck", "center": False}
+    curve = shoal.learning_curve(LINEAR, x, y, sizes, **given)
     assert curve.samples == 600
     for i, n in enumerate(sizes):
         test, bias, train = omniscient(spectrum, coefficients**2, noise, n, ridge)
@@ -98,8 +100,8 @@ def test_bias_and_variance_of_many_training_sets(which):
     for k in range(sets):
         some = slice(k * n, (k + 1) * n)
         inner = getattr(shoal.kernel(RELU, pool[some]), which)
-        alpha = torch.linalg.solve(inner + ridge * torch.eye(n), targets[some])
-        values.append(getattr(shoal.kernel(RELU, new, pool[some]), which) @ alpha)
+        alpha, constant = plain.ridge_regression(inner, targets[some], ridge, center=True)
+        values.append(getattr(shoal.kernel(RELU, new, pool[some]), which) @ alpha + constant)
         trained += float((ridge * alpha).square().mean()) / sets
     found = torch.stack(values)
     variance = float(found.var(0).mean())
@@ -205,7 +207,11 @@ def test_units_of_inputs_and_targets_do_not_matter(scale):
 @pytest.mark.parametrize("ridge", [1e6, 1e200, 1e300])
 def test_a_ridge_beyond_all_learns_nothing(ridge):
     x, y = nonlinear(64, 0)
-    curve = shoal.learning_curve(RELU, x, y, [8, 64, 128], ridge=ridge)
+    sizes = [8, 64, 128]
+    mean = shoal.learning_curve(RELU, x, y, sizes, ridge=ridge)
+    expected = y.var(0).mean() * (1 + 1 / mean.sizes.double())  # of the mean of so many targets
+    torch.testing.assert_close(mean.test_error, expected, rtol=1 / 7**2, atol=1e-12)
+    curve = shoal.learning_curve(RELU, x, y, sizes, ridge=ridge, center=False)
     nothing = float(y.square().mean())
     for error in (curve.test_error, curve.bias, curve.train_error):
         torch.testing.assert_close(error, torch.full_like(error, nothing), rtol=1e-3, atol=0)
@@ -222,14 +228,15 @@ def test_targets_of_zero_have_no_error():
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"x": torch.zeros(40, 3, dtype=torch.float64)}, "the kernel matrix is zero"),
-        ({"x": torch.ones(40, 3, dtype=torch.float64), "ridge": 0.0}, "singular within rounding"),
+        ({"x": torch.zeros(40, 3, dtype=torch.float64)}, "the kernel matrix is zero or constant"),
+        ({"x": torch.ones(40, 3, dtype=torch.float64)}, "zero or constant"),
         (
             {
                 "x": torch.ones(64, 4, dtype=torch.float64),
                 "y": normal(64),
                 "sizes": None,
                 "ridge": 0.0,
+                "center": False,
             },
             "singular within rounding",
         ),
@@ -254,7 +261,7 @@ def test_what_cannot_be_predicted_is_said(change, text):
         ({"y": ["a", 1] * 20}, TypeError, "y must be integers or strings, not both"),
         ({"y": [0, 1] * 10}, ValueError, "y must have shape"),
         ({"sizes": []}, ValueError, "sizes must have at least one number"),
-        ({"sizes": [0]}, ValueError, "sizes must be >= 1"),
+        ({"sizes": [0]}, ValueError, "sizes must be >= 2"),
         ({"sizes": 5}, TypeError, "sizes must be a collection"),
         ({"ridge": -1.0}, ValueError, "ridge must be >= 0"),
         ({"ridge": "aic"}, ValueError, "ridge must be"),

@@ -11,6 +11,7 @@ from sklearn.gaussian_process.kernels import Kernel
 from sklearn.kernel_ridge import KernelRidge
 
 import shoal
+from shoal.learning import plain
 
 RELU = shoal.DEQ(shoal.activations.ReLU(), recurrent_variance=0.2, input_variance=0.8)
 RIDGE = 0.03
@@ -41,21 +42,106 @@ def data(n, p=12, outputs=2, seed=0):
 
 @pytest.mark.thorough("ck-")
 @pytest.mark.parametrize("options", CASES, ids=str)
-@pytest.mark.parametrize("which", ["ck", "ntk"])
-def test_all_methods_agree_with_a_dense_solution(options, which):
+@pytest.mark.parametrize(("which", "center"), [("ck", False), ("ntk", True)])
+def test_all_methods_agree_with_a_dense_solution(options, which, center):
     (x, y), (new, _) = data(300), data(9, seed=1)
-    fit = shoal.kernel_regression(RELU, x, y, ridge=RIDGE, which=which, **options)
-    matrix = getattr(shoal.kernel(RELU, x), which) + RIDGE * torch.eye(300, dtype=torch.float64)
+    y = y + torch.tensor([3.0, -200.0]) if center else y
+    options = {**options, "ridge": RIDGE, "which": which, "center": center}
+    fit = shoal.kernel_regression(RELU, x, y, **options)
+    matrix = getattr(shoal.kernel(RELU, x), which)
     cross = getattr(shoal.kernel(RELU, new, x), which)
     own = getattr(shoal.kernel(RELU, new, diag=True), which)
-    alpha = torch.linalg.solve(matrix, y)
+    alpha, constant = plain.ridge_regression(matrix, y, RIDGE, center)
     torch.testing.assert_close(fit.coefficients, alpha, rtol=1e-7, atol=1e-7)
-    torch.testing.assert_close(fit.predict(new), cross @ alpha, rtol=1e-8, atol=1e-8)
-    variance = own - (cross * torch.linalg.solve(matrix, cross.T).T).sum(1)
+    torch.testing.assert_close(fit.intercept, constant, rtol=1e-8, atol=1e-12)
+    torch.testing.assert_close(fit.predict(new), cross @ alpha + constant, rtol=1e-8, atol=1e-8)
+    variance = plain.variance(matrix, cross.T, own, RIDGE, center)
     torch.testing.assert_close(fit.variance(new, batch=4), variance, rtol=1e-8, atol=1e-9)
-    true = torch.linalg.vector_norm(y - matrix @ fit.coefficients, dim=0)
+    left = y - constant - matrix @ fit.coefficients - RIDGE * fit.coefficients
+    true = torch.linalg.vector_norm(left, dim=0)
     assert fit.report.converged
-    assert bool((true <= 1.1e-11 * torch.linalg.vector_norm(y, dim=0)).all())
+    assert fit.report.residual.shape == (2,)
+    spread = y - y.mean(0) * center
+    assert bool((true <= 1.1e-11 * torch.linalg.vector_norm(spread, dim=0) + 1e-12).all())
+
+
+def test_a_constant_of_any_size_changes_nothing():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(80, 4, generator=generator, dtype=torch.float64)
+    noise = torch.randn(80, generator=generator, dtype=torch.float64)
+    plain_fit, moved = (
+        shoal.kernel_regression(RELU, x, 5 * x[:, 0] + noise + b) for b in (0.0, 1000.0)
+    )
+    assert moved.loo().mean_squared_error == pytest.approx(
+        plain_fit.loo().mean_squared_error, rel=1e-8
+    )
+    assert moved.loo().mean_squared_error < 2
+    torch.testing.assert_close(moved.predict(x), plain_fit.predict(x) + 1000, rtol=1e-9, atol=0)
+    assert moved.gcv() == pytest.approx(plain_fit.gcv(), rel=1e-8)
+    same = plain_fit.log_marginal_likelihood
+    assert moved.log_marginal_likelihood == pytest.approx(same, rel=1e-8)
+    with pytest.warns(UserWarning, match="take center=True, which fits it"):
+        off = shoal.kernel_regression(RELU, x, 5 * x[:, 0] + noise + 1000, center=False)
+    assert off.loo().mean_squared_error > 10 * moved.loo().mean_squared_error
+
+
+def test_deviations_of_new_observations_cover_them():
+    """Targets from the process itself, of another scale, about a constant."""
+    x, _ = data(400, p=4)
+    generator = torch.Generator().manual_seed(3)
+    matrix = shoal.kernel(RELU, x).ntk + 0.1 * torch.eye(400, dtype=torch.float64)
+    normal = torch.randn(400, 40, generator=generator, dtype=torch.float64)
+    y = 50 + 7 * torch.linalg.cholesky(matrix) @ normal
+    fit = shoal.kernel_regression(RELU, x[:100], y[:100], ridge=0.1)
+    mean, deviation = fit.predict(x[100:], return_std=True)
+    assert mean.shape == deviation.shape == (300, 40)
+    inside = ((y[100:] - mean).abs() < 1.96 * deviation).double().mean()
+    assert float(inside) == pytest.approx(0.95, abs=0.01)
+    one = shoal.kernel_regression(RELU, x[:100].numpy(), y[:100, 0].numpy(), ridge=0.1)
+    found = one.predict(x[100:].numpy(), return_std=True)[1]
+    np.testing.assert_allclose(found, deviation[:, 0].numpy(), rtol=1e-9)
+
+
+def test_tasks():
+    x, y = data(30)
+    kinds = (y[:, 0] > 0).long() + (y[:, 1] > 0)
+    names = np.array(["cod", "eel", "ray"])[kinds]
+    assert shoal.kernel_regression(RELU, x, y).task == "regression"
+    assert shoal.kernel_regression(RELU, x, kinds.double()).classes is None
+    one_hot = torch.nn.functional.one_hot(kinds).double()
+    fits = [shoal.kernel_regression(RELU, x, targets) for targets in (one_hot, kinds, names)]
+    assert [fit.classes for fit in fits] == [(0, 1, 2), (0, 1, 2), ("cod", "eel", "ray")]
+    for fit in fits:
+        assert fit.task == "classification"
+        assert fit.loo().accuracy == fits[0].loo().accuracy
+        assert fit.coefficients.shape == (30, 3)
+    for low in (0.0, -1.0):
+        fit = shoal.kernel_regression(RELU, x, torch.where(y[:, 0] > 0, 1.0, low).double())
+        assert fit.classes == (int(low), 1)
+
+
+def test_columns_of_different_scales_are_warned_of():
+    x, y = data(50)
+    x[:, 3] *= 1e4
+    with pytest.warns(UserWarning, match="standardize them first"):
+        shoal.kernel_regression(RELU, x, y)
+    shoal.kernel_regression(RELU, (x - x.mean(0)) / x.std(0), y)
+
+
+def test_constant_labels_and_equal_inputs_give_the_mean():
+    x, y = data(20)
+    flat = shoal.kernel_regression(RELU, x, torch.full((20,), 0.1, dtype=torch.float64))
+    torch.testing.assert_close(flat.predict(x), torch.full((20,), 0.1, dtype=torch.float64))
+    same = shoal.kernel_regression(RELU, x[:1].expand(20, -1), y)
+    torch.testing.assert_close(same.predict(x[:1]), y.mean(0)[None])
+    others = (y.sum(0) - y) / 19
+    torch.testing.assert_close(same.loo().predictions, others)
+    with pytest.raises(ValueError, match="at least 2 samples"):
+        shoal.kernel_regression(RELU, x[:1], y[:1])
+    one = shoal.kernel_regression(RELU, x[:1], y[:1], ridge=0.1)
+    torch.testing.assert_close(one.predict(x), y[:1].expand(20, -1))
+    with pytest.raises(ValueError, match="loo needs at least 2 samples"):
+        one.loo()
 
 
 class Ntk(Kernel):
@@ -77,7 +163,7 @@ class Ntk(Kernel):
 def test_scikit_learn_agrees():
     (x, y), (new, _) = data(80), data(5, seed=1)
     x, y, new = x.numpy(), y[:, 0].numpy(), new.numpy()
-    fit = shoal.kernel_regression(RELU, x, y, ridge=RIDGE)
+    fit = shoal.kernel_regression(RELU, x, y, ridge=RIDGE, center=False)
     ridge = KernelRidge(alpha=RIDGE, kernel="precomputed").fit(shoal.kernel(RELU, x).ntk, y)
     expected = ridge.predict(shoal.kernel(RELU, new, x).ntk)
     np.testing.assert_allclose(fit.predict(new), expected, rtol=1e-9, atol=1e-10)
@@ -96,11 +182,11 @@ def test_likelihoods_are_products_of_predictions():
     for i in range(len(x)):
         mean, variance = torch.zeros(1, 2), shoal.kernel(RELU, x[i : i + 1], diag=True).ntk
         if i:
-            fit = shoal.kernel_regression(RELU, x[:i], y[:i], ridge=RIDGE)
+            fit = shoal.kernel_regression(RELU, x[:i], y[:i], ridge=RIDGE, center=False)
             mean, variance = fit.predict(x[i : i + 1]), fit.variance(x[i : i + 1])
         law = torch.distributions.Normal(mean, (variance + RIDGE).sqrt())
         total += float(law.log_prob(y[i]).sum())
-    whole = shoal.kernel_regression(RELU, x, y, ridge=RIDGE)
+    whole = shoal.kernel_regression(RELU, x, y, ridge=RIDGE, center=False)
     assert whole.log_marginal_likelihood == pytest.approx(total, rel=1e-10)
 
 
@@ -132,7 +218,9 @@ def test_columns_without_a_solution_hold_no_others_back(preconditioner):
     x[0], y[0, 0] = 0.0, 0.0
     method = shoal.learning.ConjugateGradients(preconditioner, max_steps=100)
     with pytest.warns(shoal.ConvergenceWarning, match="1 of 2 right-hand sides"):
-        fit = shoal.kernel_regression(RELU, x, y, ridge=0.0, method=method, on_failure="warn")
+        fit = shoal.kernel_regression(
+            RELU, x, y, ridge=0.0, center=False, method=method, on_failure="warn"
+        )
     assert fit.coefficients.isfinite().all()
     expected = y[1, 0] / shoal.kernel(RELU, x[1:], diag=True).ntk
     torch.testing.assert_close(fit.coefficients[1:, 0], expected, rtol=1e-9, atol=0.0)
@@ -148,7 +236,7 @@ def test_one_sample_has_no_equivalent(preconditioner):
 
 def test_what_does_not_converge_says_so():
     x, y = data(200)
-    options = {"ridge": 1e-8, "method": replace(PLAIN, max_steps=3)}
+    options = {"ridge": 1e-8, "center": False, "method": replace(PLAIN, max_steps=3)}
     with pytest.raises(shoal.ConvergenceError, match=r"2 of 2 right-hand sides .* after 3 steps"):
         shoal.kernel_regression(RELU, x, y, **options)
     with pytest.warns(shoal.ConvergenceWarning, match="the regression did not converge"):

@@ -5,7 +5,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from scipy.stats import multivariate_normal
 from sklearn.linear_model import RidgeCV
 
 import shoal
@@ -23,32 +22,45 @@ def data(n, p=6, outputs=2, seed=0):
 
 
 @pytest.mark.parametrize("way", [{}, {"ridge": "gcv"}, {"method": shoal.learning.Cholesky()}])
-@pytest.mark.parametrize(("which", "ridge"), [("ntk", RIDGE), ("ck", 1.0), ("ntk", 0.0)])
-def test_leaving_out_is_regressing_again(which, ridge, way):
-    x, y = data(200)
-    fit = shoal.kernel_regression(RELU, x, y, **{"ridge": ridge, "which": which, **way})
+@pytest.mark.parametrize(
+    ("which", "ridge", "center"),
+    [("ntk", RIDGE, True), ("ck", 1.0, False), ("ntk", 0.0, True), ("ck", 0.1, True)],
+)
+def test_leaving_out_is_regressing_again(which, ridge, center, way):
+    x, y = data(120)
+    y = y + 30 * center
+    options = {"ridge": ridge, "which": which, "center": center, **way}
+    fit = shoal.kernel_regression(RELU, x, y, **options)
     left = fit.loo()
-    predicted, variance = plain.leave_one_out(getattr(shoal.kernel(RELU, x), which), y, fit.ridge)
-    torch.testing.assert_close(left.predictions, predicted, rtol=0, atol=1e-9)
-    torch.testing.assert_close(left.residuals, y - predicted, rtol=0, atol=1e-9)
-    torch.testing.assert_close(left.variance, variance, rtol=1e-9, atol=1e-12)
+    matrix = getattr(shoal.kernel(RELU, x), which)
+    predicted, variance = plain.leave_one_out(matrix, y, fit.ridge, center)
+    torch.testing.assert_close(left.predictions, predicted, rtol=0, atol=1e-8)
+    torch.testing.assert_close(left.residuals, y - predicted, rtol=0, atol=1e-8)
+    torch.testing.assert_close(left.variance, variance, rtol=1e-8, atol=1e-12)
     expected = float((y - predicted).square().mean())
-    assert left.mean_squared_error == pytest.approx(expected, rel=1e-10)
-    right = (predicted.argmax(1) == y.argmax(1)).double().mean()
-    assert left.accuracy == float(right)
+    assert left.mean_squared_error == pytest.approx(expected, rel=1e-9)
+    assert left.accuracy is None
+    likelihood = plain.log_marginal_likelihood(matrix, y, fit.ridge, center)
+    assert fit.log_marginal_likelihood == pytest.approx(likelihood, rel=1e-8)
 
 
-def test_signs_of_one_output_are_classes():
-    x, y = data(12, outputs=1)
-    left = shoal.kernel_regression(RELU, x.numpy(), y[:, 0].numpy(), ridge=RIDGE).loo()
+def test_classes_that_are_left_out():
+    x, y = data(40)
+    kinds = (y[:, 0] > 0).long() + (y[:, 1] > 0)
+    left = shoal.kernel_regression(RELU, x, kinds, ridge=RIDGE).loo()
+    one_hot = torch.nn.functional.one_hot(kinds).double()
+    predicted, _ = plain.leave_one_out(shoal.kernel(RELU, x).ntk, one_hot, RIDGE, center=True)
+    assert left.accuracy == float((predicted.argmax(1) == kinds).double().mean())
+    two = torch.where(y[:, 0] > 0, 1.0, -1.0).double()
+    left = shoal.kernel_regression(RELU, x.numpy(), two.numpy(), ridge=RIDGE).loo()
     assert isinstance(left.residuals, np.ndarray)
-    assert left.accuracy == np.mean((left.predictions > 0) == (y[:, 0].numpy() > 0))
+    assert left.accuracy == np.mean((left.predictions > 0) == (two.numpy() > 0))
 
 
 @pytest.mark.parametrize("ridge", [1e-3, RIDGE, 10.0])
 def test_generalized_cross_validation(ridge):
     x, y = data(200)
-    expected = plain.gcv(shoal.kernel(RELU, x).ntk, y, ridge)
+    expected = plain.gcv(shoal.kernel(RELU, x).ntk, y, ridge, center=True)
     fit = shoal.kernel_regression(RELU, x, y, ridge=ridge)
     assert fit.gcv() == pytest.approx(expected, rel=1e-10)
     method = shoal.learning.ConjugateGradients(shoal.learning.Nystrom(60), tolerance=1e-10)
@@ -62,26 +74,29 @@ def test_generalized_cross_validation(ridge):
             getattr(iterated, name)()
 
 
-def test_paths_are_those_of_single_fits():
+@pytest.mark.parametrize("center", [True, False])
+def test_paths_are_those_of_single_fits(center):
     x, y = data(80)
     ridges = [1e-3, 0.1, 0.01, 3.0]
-    path = shoal.learning.ridge_path(RELU, x, y, ridges=ridges)
+    path = shoal.learning.ridge_path(RELU, x, y, ridges=ridges, center=center)
     assert path.ridges.tolist() == sorted(ridges)
     kernel = shoal.kernel(RELU, x).ntk
     for i, ridge in enumerate(sorted(ridges)):
-        fit = shoal.kernel_regression(RELU, x, y, ridge=ridge)
-        left = fit.loo()
-        assert float(path.loo[i]) == pytest.approx(left.mean_squared_error, rel=1e-10)
-        assert float(path.accuracy[i]) == left.accuracy
-        assert float(path.gcv[i]) == pytest.approx(fit.gcv(), rel=1e-10)
-        assert float(path.scale[i]) == pytest.approx(fit.output_scale, rel=1e-10)
-        shifted = kernel + ridge * torch.eye(80, dtype=torch.float64)
-        fitted = torch.linalg.solve(shifted, kernel).trace()
-        assert float(path.freedom[i]) == pytest.approx(float(fitted), rel=1e-10)
-        scaled = (float(path.scale[i]) * shifted).numpy()
-        law = multivariate_normal(np.zeros(80), scaled)
-        expected = float(sum(law.logpdf(column) for column in y.T.numpy()))
+        fit = shoal.kernel_regression(RELU, x, y, ridge=ridge, center=center)
+        assert float(path.loo[i]) == pytest.approx(fit.loo().mean_squared_error, rel=1e-9)
+        assert float(path.gcv[i]) == pytest.approx(fit.gcv(), rel=1e-9)
+        assert float(path.scale[i]) == pytest.approx(fit.output_scale, rel=1e-9)
+        alpha, constant = plain.ridge_regression(kernel, torch.eye(80).double(), ridge, center)
+        fitted = float((kernel @ alpha + constant).trace())
+        assert float(path.freedom[i]) == pytest.approx(fitted, rel=1e-9)
+        scale = float(path.scale[i])
+        expected = plain.log_marginal_likelihood(scale * kernel, y, scale * ridge, center)
         assert float(path.log_likelihood[i]) == pytest.approx(expected, rel=1e-9)
+    assert path.accuracy is None
+    classes = (y[:, 0] > 0).long()
+    path = shoal.learning.ridge_path(RELU, x, classes, ridges=ridges, center=center)
+    fit = shoal.kernel_regression(RELU, x, classes, ridge=0.1, center=center)
+    assert float(path.accuracy[2]) == fit.loo().accuracy
 
 
 @pytest.mark.parametrize("criterion", ["gcv", "loo", "likelihood"])
@@ -104,7 +119,7 @@ def test_scikit_learn_leaves_out_the_same():
     size = float(shoal.kernel(linear, x).ntk[0, 0] / x[0].square().sum())
     ridges = np.geomspace(1e-3, 10, 9)
     model = RidgeCV(ridges / size, fit_intercept=False, store_cv_results=True).fit(x, y[:, 0])
-    path = shoal.learning.ridge_path(linear, x, y[:, 0], ridges=ridges)
+    path = shoal.learning.ridge_path(linear, x, y[:, 0], ridges=ridges, center=False)
     expected = model.cv_results_.mean(0)
     np.testing.assert_allclose(path.loo.numpy(), expected, rtol=1e-6)
     assert path.best("loo") == pytest.approx(model.alpha_ * size)
@@ -190,7 +205,7 @@ def test_units_of_inputs_do_not_matter(scale):
         shoal.learning.ridge_path(RELU, scale * x, y),
     )
     torch.testing.assert_close(scaled.ridges / scale**2, path.ridges, rtol=1e-6, atol=0)
-    for name in ("loo", "gcv", "freedom", "accuracy"):
+    for name in ("loo", "gcv", "freedom"):
         torch.testing.assert_close(getattr(scaled, name), getattr(path, name), rtol=1e-5, atol=0)
     for criterion in ("loo", "gcv", "likelihood"):
         assert scaled.best(criterion) == pytest.approx(path.best(criterion) * scale**2, rel=1e-6)

@@ -71,8 +71,8 @@ def features(net, x):
     return net.trace(x).features.detach()
 
 
-def readouts(network, n, m, ridge, sets):
-    """Errors on new and on training samples of trained readouts, and their predictions."""
+def readouts(network, n, m, ridge, sets, *, center=False):
+    """Errors on new and on training samples of trained readouts, perhaps with a constant."""
     new, truth = nonlinear(1000, 900)
     found = []
     for seed in range(sets):
@@ -82,32 +82,40 @@ def readouts(network, n, m, ridge, sets):
         )
         with torch.no_grad():
             z, there = (features(net, inputs) for inputs in (x, new))
+        if center:
+            mean, level = z.mean(0), y.mean(0)
+            z, y, there = z - mean, y - level, there - mean
         weights = torch.linalg.solve(z.T @ z + ridge * torch.eye(m), z.T @ y)
-        off = float((there @ weights - truth).square().mean())
+        values = there @ weights + (level if center else 0.0)
+        off = float((values - truth).square().mean())
         found.append([off, float((z @ weights - y).square().mean())])
     return torch.tensor(found, dtype=torch.float64)
 
 
 @pytest.mark.thorough("network1")
 @pytest.mark.parametrize("network", [LAYER, RELU])
-@pytest.mark.parametrize(("n", "m"), [(100, 30), (100, 300), (400, 60)])
-def test_trained_readouts_of_networks(network, n, m):
+@pytest.mark.parametrize(
+    ("n", "m", "center"), [(100, 30, True), (100, 300, False), (400, 60, False), (40, 30, True)]
+)
+def test_trained_readouts_of_networks(network, n, m, center):
     ridge = 0.02
     x, y = nonlinear(500, 0)
-    curve = shoal.learning_curve(network, x, y, [n], ridge=ridge, which="ck", width=m)
-    errors = readouts(network, n, m, ridge, 12)
+    curve = shoal.learning_curve(
+        network, x, y, [n], ridge=ridge, center=center, which="ck", width=m
+    )
+    errors = readouts(network, n, m, ridge, 12, center=center)
     stated = float(curve.uncertainty / curve.test_error)
     assert stated < 0.1
     for found, of in ((curve.test_error, 0), (curve.train_error, 1)):
         assert_near_mean(found, errors[:, of, None], more=3 * stated * float(found))
-    infinite = shoal.learning_curve(network, x, y, [n], ridge=ridge, which="ck")
+    infinite = shoal.learning_curve(network, x, y, [n], ridge=ridge, center=center, which="ck")
     assert float(infinite.test_error) < float(curve.test_error)
 
 
 def test_without_a_ridge_errors_peak_where_features_are_as_many_as_samples():
     x, y = nonlinear(400, 0)
     curves = [
-        shoal.learning_curve(LAYER, x, y, [100], ridge=0.0, which="ck", width=m)
+        shoal.learning_curve(LAYER, x, y, [100], ridge=0.0, center=False, which="ck", width=m)
         for m in (40, 90, 100, 110, 1000)
     ]
     errors = [float(curve.test_error) for curve in curves]
@@ -121,7 +129,7 @@ def test_without_a_ridge_errors_peak_where_features_are_as_many_as_samples():
 def test_narrow_networks_learn_from_any_number_of_samples_what_few_would_teach_wide_ones():
     """So much is claimed for them that is not for an infinitely wide network."""
     x, y = nonlinear(400, 0)
-    given = {"ridge": 0.02, "which": "ck"}
+    given = {"ridge": 0.02, "which": "ck", "center": False}
     curve = shoal.learning_curve(LAYER, x, y, [2000, 10**6], width=40, **given)
     assert curve.limit == math.inf
     assert float(curve.test_error[1]) < float(curve.test_error[0])

@@ -20,9 +20,7 @@ from shoal.core.checks import host_array, real, real_array
 from shoal.core.processes import Group
 from shoal.kernels import kernel
 from shoal.learning import Decomposition, KernelRegression, kernel_regression
-from shoal.learning.decomposition import ShiftedDecomposition
 from shoal.learning.ridges import Criterion, checked_criterion, path_of
-from shoal.numerics import CholeskyFactor
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin
@@ -44,15 +42,16 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class WeightedRegression:
-    r"""$f(x) = k(x, X) \alpha$ with $\alpha = (K + \lambda W^{-1})^{-1} y$.
+    r"""$f(x) = k(x, X) \alpha + b$ with $\alpha = (K + \lambda W^{-1})^{-1} (y - b)$.
 
-    It minimizes $\sum_i w_i (y_i - f(x_i))^2 + \lambda \|f\|^2$: a weight of two is a sample that
-    is there twice, and samples of weight zero are left out. With $W^{1/2} K W^{1/2}$ and targets
-    $W^{1/2} y$ all is as without weights: the squared residuals of samples that are left out are
-    those of $y$ times their weights.
+    It minimizes $\sum_i w_i (y_i - f(x_i))^2 + \lambda \alpha^T K \alpha$: a weight of two is a
+    sample that is there twice, and samples of weight zero are left out. All is as without weights
+    for $W^{1/2} K W^{1/2}$, targets $W^{1/2} y$ and $W^{1/2} 1$ in the place of a constant: the
+    squared residuals of samples that are left out are those of $y$ times their weights.
 
     Attributes:
         coefficients: $\alpha$, in the shape of the targets; zero where the weight is.
+        intercept: $b$ of each output, or zero.
         ridge: $\lambda$.
         left_out: Leave-one-out predictions, for samples of positive weight.
         targets: Their targets.
@@ -60,6 +59,7 @@ class WeightedRegression:
     """
 
     coefficients: Array = field(repr=False)
+    intercept: Array = field(repr=False)
     ridge: float
     left_out: Array = field(repr=False)
     targets: Array = field(repr=False)
@@ -75,30 +75,33 @@ class WeightedRegression:
         y: Array,
         ridge: float | Criterion,
         weights: Array,
+        *,
+        center: bool,
     ) -> "WeightedRegression":
-        """Regress targets on inputs, by one factorization of the weighted kernel."""
+        """Regress targets on inputs, by one decomposition of the weighted kernel."""
         some = weights > 0
         root = torch.from_numpy(np.sqrt(weights[some]))[:, None]
-        targets = root * torch.from_numpy(y[some].reshape(len(root), -1))
-        matrix = (kernels(x[some]) * root * root.T).contiguous()
-        factor: ShiftedDecomposition | CholeskyFactor
+        free = root[:, 0] / torch.linalg.vector_norm(root) if center else None
+        mean = np.average(y, axis=0, weights=weights) if center else np.zeros(y.shape[1:])
+        targets = root * torch.from_numpy((y - mean)[some].reshape(len(root), -1))
+        parts = Decomposition.of((kernels(x[some]) * root * root.T).contiguous(), free)
         if isinstance(ridge, str):
-            criterion, parts = checked_criterion("ridge", ridge), Decomposition.of(matrix)
-            ridge = path_of(parts, targets).best(criterion)
-            factor = parts.shifted(ridge)
-        else:
-            ridge = real("ridge", ridge, at_least=0.0)
-            factor = CholeskyFactor(matrix, matrix.diagonal().clone(), ridge)
-        solution, inverse = factor.solve(targets), factor.inverse_diagonal()[:, None]
+            ridge = path_of(parts, targets).best(checked_criterion("ridge", ridge))
+        near = parts.shifted(real("ridge", ridge, at_least=0.0))
+        solution, inverse = near.solve(targets), near.inverse_diagonal()[:, None]
         shape = (len(root), *y.shape[1:])
         coefficients = np.zeros_like(y)
         coefficients[some] = (root * solution).numpy().reshape(shape)
-        left_out = ((targets - solution / inverse) / root).numpy().reshape(shape)
-        return cls(coefficients, ridge, left_out, y[some], weights[some], kernels, x)
+        errors = (solution / inverse / root).numpy().reshape(shape)
+        if free is not None:
+            constant = near.along_free()[0] @ targets / torch.linalg.vector_norm(root)
+            mean = mean + constant.numpy().reshape(y.shape[1:])
+        left_out = y[some] - errors
+        return cls(coefficients, mean, ridge, left_out, y[some], weights[some], kernels, x)
 
     def predict(self, x: Array) -> Array:
         """The regression function at inputs of shape (m, p)."""
-        values: Array = self._kernels(x, self._x).numpy() @ self.coefficients
+        values: Array = self._kernels(x, self._x).numpy() @ self.coefficients + self.intercept
         return values
 
 
@@ -111,7 +114,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         recurrent_variance: float = 0.2,
         input_variance: float | Literal["scale"] = "scale",
         *,
-        ridge: float | Literal["gcv", "loo", "likelihood"] = 1e-3,
+        ridge: float | Literal["gcv", "loo", "likelihood"] = "loo",
         which: Literal["ck", "ntk"] = "ntk",
         trainable: Iterable[str] | None = None,
         fit_intercept: bool = True,
@@ -143,8 +146,6 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             which=self.which,
             trainable=self.trainable,
         )
-        mean = np.average(y, axis=0, weights=weights)
-        self.intercept_ = mean if self.fit_intercept else np.zeros(y.shape[1:])
         self.architecture_ = function.architecture
         inputs = as_images(x, function.architecture, self.image_shape)
         self.regression_: KernelRegression | WeightedRegression
@@ -152,8 +153,9 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             self.regression_ = kernel_regression(
                 function.architecture,
                 inputs,
-                y - self.intercept_,
+                y,
                 ridge=self.ridge,
+                center=self.fit_intercept,
                 which=self.which,
                 trainable=function.trainable,
                 memory=self.memory,
@@ -162,10 +164,11 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         else:
             kernels = partial(_kernels, function.architecture, function.trainable, self.which)
             self.regression_ = WeightedRegression.fit(
-                kernels, inputs, y - self.intercept_, self.ridge, weights
+                kernels, inputs, y, self.ridge, weights, center=self.fit_intercept
             )
         self.ridge_ = self.regression_.ridge
         self.dual_coef_ = self.regression_.coefficients
+        self.intercept_ = self.regression_.intercept
         return self
 
     def _input_variance(self, x: Array, weights: Array | None) -> float:
@@ -183,7 +186,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         inputs = validate_data(self, _array("X", x), dtype=np.float64, reset=False)
         images = as_images(inputs, self.architecture_, self.image_shape)
-        values: Array = self.regression_.predict(images) + self.intercept_
+        values: Array = self.regression_.predict(images)
         return values
 
 
@@ -200,13 +203,12 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, _KernelEstimator):  # ty
         recurrent_variance: $\sigma_a^2$.
         input_variance: $\sigma_b^2$; ``"scale"`` is one over the mean squared norm of the training
             inputs, so that units do not matter.
-        ridge: $\lambda$ in $(K + \lambda I)^{-1} y$; or ``"gcv"``, ``"loo"`` or ``"likelihood"``,
-            by which :func:`shoal.kernel_regression` chooses it, as ``RidgeCV`` does. The mean of
-            the targets is then taken as known.
+        ridge: $\lambda$; or ``"loo"``, ``"gcv"`` or ``"likelihood"``, by which
+            :func:`shoal.kernel_regression` chooses it, as ``RidgeCV`` does.
         which: ``"ntk"``, for a network with all weights trained, or ``"ck"``, for one whose
             readout alone is trained.
         trainable: The groups of parameters that the NTK counts; all by default.
-        fit_intercept: Whether to subtract the mean of the targets first, and to add it at the end.
+        fit_intercept: Whether to fit a constant beside the kernel.
         architecture: Any architecture, instead of the DEQ; then the activation and the variances
             above are not used.
         memory: See :func:`shoal.kernel_regression`, which chooses the method by it.
@@ -218,7 +220,7 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, _KernelEstimator):  # ty
     Attributes:
         architecture_: The network.
         dual_coef_: $\alpha$, in the shape of the targets.
-        intercept_: The mean of the targets, or zeros.
+        intercept_: The constant of each output, or zero.
         ridge_: The ridge, as given or chosen.
         regression_: The :class:`shoal.learning.KernelRegression`, which knows variances too, or
             its weighted kind, which does not.
@@ -267,7 +269,7 @@ class KernelClassifier(ClassifierMixin, _KernelEstimator):  # type: ignore[misc]
         ridge: See there.
         which: See there.
         trainable: See there.
-        fit_intercept: Whether to subtract the share of a class from its indicator first.
+        fit_intercept: See there.
         architecture: See there.
         memory: See there.
         image_shape: See there.
@@ -337,8 +339,8 @@ class KernelClassifier(ClassifierMixin, _KernelEstimator):  # type: ignore[misc]
             loo = regression.loo()
             left_out, targets = loo.predictions, loo.predictions + loo.residuals
             weights = np.ones(len(left_out))
-        classes = _each_class(targets + self.intercept_).argmax(axis=1)
-        return likeliest_scale(_each_class(left_out + self.intercept_), classes, weights)
+        classes = _each_class(targets).argmax(axis=1)
+        return likeliest_scale(_each_class(left_out), classes, weights)
 
 
 def _weights(given: Any, x: Array) -> Array | None:

@@ -32,7 +32,7 @@ from shoal.core.figures import Axes, Figure, empty_figure
 from shoal.core.settings import in_standard_settings
 from shoal.kernels import KernelFunction
 from shoal.learning.decomposition import Decomposition, decompose
-from shoal.learning.problem import Problem, Which, targets_or_indicators
+from shoal.learning.problem import Problem, Which
 from shoal.learning.ridges import Criterion, checked_criterion, path_of
 
 _FEWEST = 32  # samples from which anything is predicted
@@ -51,6 +51,7 @@ def learning_curve(
     sizes: Iterable[int] | None = None,
     *,
     ridge: float | Criterion = "loo",
+    center: bool = True,
     which: Which = "ntk",
     trainable: Iterable[str] | None = None,
     width: int | None = None,
@@ -75,6 +76,8 @@ def learning_curve(
         sizes: Numbers of training samples; by default from 16 to the limit of the prediction.
         ridge: $\lambda \ge 0$, of $(K + \lambda I)\alpha = y$, the same for all sizes; or
             ``"loo"``, ``"gcv"`` or ``"likelihood"``, which choose it for all samples.
+        center: Whether to fit a constant beside the kernel, in all regressions of every size; it is
+            a component whose eigenvalue is infinite.
         which: The kernel.
         trainable: Groups of parameters that the NTK counts; all by default.
         width: For the CK, the width of a network whose readout alone is trained, with one hidden
@@ -99,11 +102,11 @@ def learning_curve(
     """
     finite = width is not None and which == "ck"
     features = float(integer("width", width, at_least=1)) if finite else math.inf
-    targets, classes = targets_or_indicators(y)
     criterion = checked_criterion("ridge", ridge) if isinstance(ridge, str) else None
     options: dict[str, Any] = {"trainable": trainable, "width": None if finite else width}
+    options["center"] = center
     first = 0.0 if isinstance(ridge, str) else ridge
-    problem = Problem.of(architecture, x, targets, first, which, memory, **options)
+    problem = Problem.of(architecture, x, y, first, which, memory, **options)
     if finite:
         _check_features(problem)
     integer("repeats", repeats, at_least=1)
@@ -111,29 +114,39 @@ def learning_curve(
     if problem.size < _FEWEST:
         raise ValueError(f"x must have at least {_FEWEST} samples, got {problem.size}")
     asked = (
-        None if sizes is None else [integer("sizes", n, at_least=1) for n in items("sizes", sizes)]
+        None
+        if sizes is None
+        else [integer("sizes", n, at_least=1 + center) for n in items("sizes", sizes)]
     )
     if asked == []:
         raise ValueError("sizes must have at least one number, got none")
     matrix, parts = decompose(problem)
-    y = problem.y
+    if not float(parts.values[-1]) > parts.rounding:
+        raise AccuracyError("the kernel matrix is zero or constant: nothing is learned with it")
+    y, classes = problem.y, problem.classes is not None and problem.y.shape[1] > 1
     chosen = path_of(parts, y).best(criterion) if criterion else problem.ridge
-    wide = Subsampling(parts, y, chosen, classes)
+    wide = Subsampling(parts, y, problem.mean, chosen, classes)
     generator = torch.Generator().manual_seed(seed)
     some = torch.randperm(problem.size, generator=generator)[: problem.size // 2].to(y.device)
-    half = Subsampling(Decomposition.of(matrix[some][:, some]), y[some], chosen, classes)
-    if min(wide.limit, half.limit) < 1:
+    free = None if parts.free is None else torch.full_like(y[some, 0], len(some) ** -0.5)
+    part = Decomposition.of(matrix[some][:, some], free)
+    mean = y[some].mean(0) * center
+    half = Subsampling(part, y[some] - mean, problem.mean + mean, chosen, classes)
+    if min(wide.limit, half.limit) < 1 + center:
         raise AccuracyError(
             f"the kernel matrix is singular within rounding: with a ridge of {chosen:g} not even "
-            "one sample can be predicted from; take a larger ridge"
+            f"{1 + center} samples can be predicted from; take a larger ridge"
         )
     known = math.floor(min(wide.samples, wide.limit))
     largest = math.floor(min(wide.samples, half.limit))
-    checks = [_check(matrix, wide, wide, max(1, known // s), repeats, seed) for s in _SHARES]
+    checks = [
+        _check(matrix, wide, wide, max(1 + center, known // s), repeats, seed) for s in _SHARES
+    ]
     reach = [_check(matrix, wide, half, largest, repeats, seed)] if largest > half.samples else []
     whole = replace(wide, width=features)
     limit = whole.size_up_to(min(wide.limit, wide.samples * largest / half.samples))
-    asked = _default_sizes(min(limit, _MOST * wide.samples)) if asked is None else asked
+    if asked is None:
+        asked = _default_sizes(min(limit, _MOST * wide.samples), 1 + center)
     within = math.sqrt(sum(c.deviation**2 for c in checks) / len(checks))
     beyond = max([within, *(abs(c.deviation) for c in reach)])
     nothing = Prediction(*(math.nan,) * 5)
@@ -174,11 +187,11 @@ def _check_features(problem: Problem) -> None:
         )
 
 
-def _default_sizes(limit: float) -> list[int]:
+def _default_sizes(limit: float, least: int) -> list[int]:
     """Four in each octave, from 16 to the limit, or all up to that if it is smaller."""
     top = math.floor(limit)
     if top <= 16:
-        return list(range(1, top + 1))
+        return list(range(least, top + 1))
     steps = math.ceil(4 * math.log2(top / 16))
     return sorted({*(round(16 * (top / 16) ** (k / steps)) for k in range(steps + 1)), top})
 
@@ -192,19 +205,21 @@ class Learned(NamedTuple):
         bias: $\sum_i (1 - L_i)^2 v_i^2 + \sigma^2$, the error of the mean predictor for a target
             with coefficients $v_i$ and noise of variance $\sigma^2$.
         cross: $\sum_i L_i (1 - L_i) v_i^2$, by which features differ.
+        constants: Components that cost nothing, $L_i = 1$, and take no feature.
     """
 
     freedom: float
     squares: float
     bias: float
     cross: float
+    constants: int = 0
 
     def test_error(self, size: int, width: float) -> float:
         """The error on new samples, a mean over training sets, and over networks of the width."""
-        first, second = self.freedom, self.squares
+        first, second = self.freedom - self.constants, self.squares - self.constants
         few = (first - second) / (width - second)
         spread = (1 - first / width) ** 2 * second / (1 - second / width)
-        overlap = (first**2 / width + spread) / size
+        overlap = (first**2 / width + spread + self.constants) / size
         return (self.bias + few * self.cross) / max(1 - overlap, _PEAK)
 
 
@@ -214,6 +229,7 @@ def solve_regularization(
     size: int,
     ridge: float,
     width: float,
+    constants: int = 0,
 ) -> float:
     r"""The place, from ``low`` on, at which $\kappa$ is that of a regression.
 
@@ -223,13 +239,14 @@ def solve_regularization(
         size: $n$.
         ridge: $\lambda$.
         width: $m$.
+        constants: Components that take no feature.
     """
 
     def excess(place: float) -> float:
         freedom, inverse = learned(place)
-        return ridge * inverse - (size - freedom) * (1 - freedom / width)
+        return ridge * inverse - (size - freedom) * (1 - (freedom - constants) / width)
 
-    full = _falling_root(lambda place: learned(place)[0] - min(size, width), low)
+    full = _falling_root(lambda place: learned(place)[0] - min(size, width + constants), low)
     return _falling_root(excess, full) if ridge > 0 else full
 
 
@@ -267,7 +284,8 @@ class Subsampling:
 
     Attributes:
         parts: The decomposed kernel matrix of the samples at hand.
-        targets: Their targets. shape: (N, q)
+        targets: Their targets, less their mean if a constant is fitted. shape: (N, q)
+        mean: That mean, or zeros. shape: (q,)
         ridge: Ridge of the regressions.
         classes: Whether the largest target of a sample is its class.
         width: Number of random features in the place of the kernel.
@@ -275,6 +293,7 @@ class Subsampling:
 
     parts: Decomposition
     targets: Tensor
+    mean: Tensor
     ridge: float
     classes: bool
     width: float = math.inf
@@ -282,7 +301,12 @@ class Subsampling:
     @property
     def samples(self) -> int:
         """Number of samples at hand."""
-        return len(self.parts.values)
+        return len(self.parts.vectors)
+
+    @property
+    def constants(self) -> int:
+        """One if a constant is fitted, which features are not needed for."""
+        return self.samples - len(self.parts.values)
 
     @cached_property
     def _coefficients(self) -> Tensor:
@@ -304,9 +328,10 @@ class Subsampling:
             return limit
         other = _falling_root(lambda place: self._kernel_size(place) - limit, self.least)
         freedom, trace = self._learned(other)
-        if freedom >= self.width:
+        features = freedom - self.constants
+        if features >= self.width:
             return math.inf
-        return freedom + self.ridge * trace / (1 - freedom / self.width)
+        return freedom + self.ridge * trace / (1 - features / self.width)
 
     def _learned(self, other: float) -> tuple[float, float]:
         """Degrees of freedom, and the inverse of the effective regularization."""
@@ -322,7 +347,9 @@ class Subsampling:
         """The ridge on all samples that corresponds to a number of samples, up to the limit."""
         if size == self.samples and math.isinf(self.width) and self.ridge >= self.least:
             return self.ridge
-        return solve_regularization(self._learned, self.least, size, self.ridge, self.width)
+        return solve_regularization(
+            self._learned, self.least, size, self.ridge, self.width, self.constants
+        )
 
     def predict(self, size: int, seed: int) -> Prediction:
         """Errors with a number of samples, up to the limit."""
@@ -338,7 +365,7 @@ class Subsampling:
         freedom, trace = self._learned(other)
         bias = here * mean
         cross = max(0.0, float((self.targets * errors).mean()) - bias)
-        learned = Learned(freedom, self.samples * (1 - here), bias, cross)
+        learned = Learned(freedom, self.samples * (1 - here), bias, cross, self.constants)
         test = learned.test_error(size, self.width)
         residual = self.ridge if math.isinf(self.width) else (size - freedom) / trace
         fitted = float((residual * self.samples / size * alpha).square().mean())
@@ -374,7 +401,7 @@ class Subsampling:
         mean, targets = float(errors.square().mean()), self.targets
         if sum(extra) < -1e-6 * mean:  # larger sets fluctuate less, which cannot be added
             return math.nan
-        values, right = targets - errors, targets.argmax(1)
+        values, right = targets + self.mean - errors, (targets + self.mean).argmax(1)
         generator = torch.Generator().manual_seed(seed)
         known = mean * (1 / here - 1)  # the variance of the errors of random signs
         scale = math.sqrt(max(extra[0], 0.0) / known) if known > 0 else 0.0
@@ -447,9 +474,16 @@ def _check(
         columns = matrix[:, given]
         inner = columns[given]
         inner.diagonal().add_(whole.ridge + whole.least)
-        values = columns[new] @ torch.linalg.solve(inner, targets[given])
+        if whole.constants:  # G(y - b), with the constant b among the right-hand sides
+            right = torch.nn.functional.pad(targets[given], (0, 1), value=1.0)
+            *_, ones = solved = torch.linalg.solve(inner, right).split([right.shape[1] - 1, 1], 1)
+            constant = ones.T @ targets[given] / ones.sum()
+            values = columns[new] @ (solved[0] - ones * constant) + constant
+        else:
+            values = columns[new] @ torch.linalg.solve(inner, targets[given])
         errors.append(float((values - targets[new]).square().mean()))
-        rates.append(float((values.argmax(1) != targets[new].argmax(1)).double().mean()))
+        outputs, right = values + whole.mean, targets[new] + whole.mean
+        rates.append(float((outputs.argmax(1) != right.argmax(1)).double().mean()))
     rate = sum(rates) / len(rates) if whole.classes else None
     return Check(size, source.samples, predicted, sum(errors) / len(errors), rate)
 

@@ -1,7 +1,6 @@
 r"""$K = U \Lambda U^T$, from which every ridge and every time of training is read."""
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -11,6 +10,7 @@ from shoal.learning.problem import Problem
 from shoal.numerics import Operator
 
 _ARRAYS = 4  # of the size of the matrix: it, its vectors, and what the decomposition works in
+EPS = torch.finfo(torch.float64).eps
 _SMALL = 1e-150  # targets, whose squares and their sums are numbers still
 
 
@@ -18,10 +18,16 @@ _SMALL = 1e-150  # targets, whose squares and their sums are numbers still
 class Decomposition:
     r"""A positive semidefinite matrix $K = U \Lambda U^T$.
 
+    With a direction $e$ that costs nothing, such as that of a fitted constant, it is the matrix of
+    all vectors orthogonal to it: $(I - ee^T) K (I - ee^T)$, with one eigenvalue less.
+
     Attributes:
-        values: $\Lambda$, ascending, not below zero. shape: (n,)
-        vectors: $U$. shape: (n, n)
+        values: $\Lambda$, ascending, not below zero. shape: (m,) with m = n, or n - 1 with $e$
+        vectors: $U$. shape: (n, m)
         negative: Size of the least eigenvalue, if rounding made it negative; zero otherwise.
+        rounding: Error of the eigenvalues.
+        free: $e$, or ``None``. shape: (n,)
+        image: $Ke$.
 
     Example:
         >>> import torch
@@ -35,17 +41,32 @@ class Decomposition:
     values: Tensor
     vectors: Tensor
     negative: float
+    rounding: float
+    free: Tensor | None = None
+    image: Tensor | None = None
 
     @classmethod
-    def of(cls, matrix: Tensor) -> "Decomposition":
-        """Decompose a symmetric matrix in float64."""
-        values, vectors = torch.linalg.eigh(matrix)
-        return cls(values.clamp_min(0.0), vectors, max(0.0, -float(values[0])))
+    def of(cls, matrix: Tensor, free: Tensor | None = None) -> "Decomposition":
+        """Decompose a symmetric matrix in float64.
 
-    @cached_property
-    def rounding(self) -> float:
-        """Error of the eigenvalues."""
-        return len(self.values) * torch.finfo(self.values.dtype).eps * float(self.values[-1])
+        Args:
+            matrix: The matrix. With ``free`` it is projected in place.
+            free: $e$, of norm one.
+        """
+        scale, image = float(matrix.diagonal().mean()), None
+        if free is not None:
+            image = matrix @ free
+            scale = scale or 1.0  # its negative is an eigenvalue far from all others, to know e by
+            half = image - (free @ image - scale) / 2 * free
+            matrix.addr_(free, half, alpha=-1).addr_(half, free, alpha=-1)
+        values, vectors = torch.linalg.eigh(matrix)
+        if free is not None:
+            matrix.addr_(scale * free, free)
+            values, vectors = values[1:], vectors[:, 1:]
+        largest = max(float(values[-1]), scale) if len(values) else scale
+        negative = max(0.0, -float(values[0])) if len(values) else 0.0
+        rounding = len(matrix) * EPS * largest
+        return cls(values.clamp_min(0.0), vectors, negative, rounding, free, image)
 
     def project(self, b: Tensor) -> Tensor:
         r"""$U^T B$."""
@@ -66,7 +87,7 @@ class Decomposition:
 
     def shifted(self, ridge: float) -> "ShiftedDecomposition":
         r"""$K + \lambda I$."""
-        return ShiftedDecomposition(self, self.inverse(ridge))
+        return ShiftedDecomposition(self, self.inverse(ridge), ridge)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -75,16 +96,18 @@ class ShiftedDecomposition(Operator):
 
     Attributes:
         parts: $K$.
-        inverse: $1/(\Lambda + \lambda)$. shape: (n,)
+        inverse: $1/(\Lambda + \lambda)$. shape: (m,)
+        ridge: $\lambda$.
     """
 
     parts: Decomposition
     inverse: Tensor
+    ridge: float
 
     @property
     def shape(self) -> torch.Size:
         """Rows and columns."""
-        return self.parts.vectors.shape
+        return torch.Size((len(self.parts.vectors),) * 2)
 
     @property
     def _entries(self) -> Tensor:
@@ -112,19 +135,37 @@ class ShiftedDecomposition(Operator):
         r"""$\log\det(K + \lambda I)$."""
         return -float(self.inverse.log().sum())
 
+    def along_free(self) -> tuple[Tensor, float]:
+        r"""Weights $h$ and variance $v$ of the fitted coefficient $h^T y$ of $e$.
+
+        They are $h = Ge/e^TGe$ and $v = 1/e^TGe$ with $G = (K + \lambda I)^{-1}$.
+        """
+        free, image = self.parts.free, self.parts.image
+        assert free is not None
+        assert image is not None
+        weights = free - self.solve(image[:, None])[:, 0]
+        return weights, float(weights @ image) + self.ridge * float(weights @ free)
+
 
 def check_decomposition(problem: Problem) -> None:
     """Refuse a problem whose matrix cannot be decomposed, or whose targets cannot be squared."""
+    if problem.center and problem.size < 2:
+        raise ValueError(
+            "x must have at least 2 samples, one to leave out and one to learn from, "
+            f"got {problem.size} sample"
+        )
     largest = float(problem.y.abs().max())
     if not (largest == 0 or _SMALL <= largest <= 1 / _SMALL):
         side, way = ("over", "down") if largest > 1 else ("under", "up")
         raise AccuracyError(f"the squares of these targets {side}flow: scale y {way}")
     needed = _ARRAYS * 8 * problem.size**2
-    problem.check_room("an eigendecomposition", needed, "or fewer samples")
+    problem.check_room(
+        "an eigendecomposition", needed, "take fewer samples, or give a number as ridge"
+    )
 
 
 def decompose(problem: Problem) -> tuple[Tensor, Decomposition]:
-    """The matrix of a problem, and its decomposition.
+    """The matrix of a problem, centered if its targets are, and its decomposition.
 
     Raises:
         ValueError: If they do not fit into the memory.
@@ -132,7 +173,10 @@ def decompose(problem: Problem) -> tuple[Tensor, Decomposition]:
     """
     check_decomposition(problem)
     matrix = problem.matrix()
-    parts = Decomposition.of(matrix)
-    if not float(parts.values[-1]) > 0:
+    size, free = problem.size, None
+    if problem.center:
+        free = matrix.new_full((size,), size**-0.5)
+    parts = Decomposition.of(matrix, free)
+    if not problem.center and not float(parts.values[-1]) > 0:
         raise AccuracyError("the kernel matrix is zero: there is nothing to learn from it")
     return matrix, parts

@@ -51,6 +51,10 @@ def gradient_flow(
     Gaussian process (Lee et al. 2019, Eqs. (14) to (16)); with ``trainable={"readout"}`` and
     infinite time it is the posterior of the Gaussian process whose prior is the CK (NNGP).
 
+    No constant is fitted: a network without biases has none to train. Subtract the mean of the
+    labels first, if it is large. From zero, at infinite time, predictions are those of
+    :func:`shoal.kernel_regression` with ``ridge=0`` and ``center=False``.
+
     All is computed in float64 from one eigendecomposition of $\Theta$, of n³ operations; the result
     keeps it, so that ``result.training.run(...)`` gives other times at little cost. Eigenvalues
     within rounding of zero are taken as zero.

@@ -10,46 +10,82 @@ import torch
 from torch import Tensor
 
 
-def ridge_regression(k: Tensor, y: Tensor, ridge: float) -> Tensor:
-    r"""The coefficients $\alpha = (K + \lambda I)^{-1} y$."""
-    alpha: Tensor = torch.linalg.solve(k + ridge * torch.eye(len(k), dtype=k.dtype), y)
-    return alpha
+def ridge_regression(
+    k: Tensor, y: Tensor, ridge: float, center: bool = False
+) -> tuple[Tensor, Tensor]:
+    r"""Coefficients and constant: $(K + \lambda I)\alpha + b1 = y$, $1^T\alpha = 0$ if centered."""
+    system = k + ridge * torch.eye(len(k), dtype=k.dtype)
+    if not center:
+        return torch.linalg.solve(system, y), torch.zeros_like(y[0])
+    bordered = torch.nn.functional.pad(system, (0, 1, 0, 1), value=1.0)
+    bordered[-1, -1] = 0.0
+    both = torch.linalg.solve(bordered, torch.cat([y, torch.zeros_like(y[:1])]))
+    return both[:-1], both[-1]
 
 
-def leave_one_out(k: Tensor, y: Tensor, ridge: float) -> tuple[Tensor, Tensor]:
+def leave_one_out(
+    k: Tensor, y: Tensor, ridge: float, center: bool = False
+) -> tuple[Tensor, Tensor]:
     """Prediction for each sample from all the others, and its variance, by as many regressions."""
     predictions, variances = torch.empty_like(y), torch.empty(len(y), dtype=k.dtype)
     for i in range(len(y)):
         keep = torch.arange(len(y)) != i
         row, inner = k[i, keep], k[keep][:, keep]
-        predictions[i] = row @ ridge_regression(inner, y[keep], ridge)
-        variances[i] = k[i, i] + ridge - row @ ridge_regression(inner, row, ridge)
+        alpha, constant = ridge_regression(inner, y[keep], ridge, center)
+        predictions[i] = row @ alpha + constant
+        variances[i] = variance(inner, row[:, None], k[i, i], ridge, center) + ridge
     return predictions, variances
 
 
-def gcv(k: Tensor, y: Tensor, ridge: float) -> float:
+def variance(k: Tensor, cross: Tensor, own: Tensor, ridge: float, center: bool = False) -> Tensor:
+    """The posterior variance at new inputs, each a column of ``cross``.
+
+    A function of which nothing is known but the kernel is predicted with weights $w$, of sum one if
+    a constant is fitted; this is the mean square of the error.
+    """
+    weights = ridge_regression(k, cross, ridge)[0]
+    if center:
+        ones = torch.ones_like(cross[:, :1])
+        flat = ridge_regression(k, ones, ridge)[0]
+        weights = weights + flat * (1 - weights.sum(0)) / flat.sum()
+    return own - 2 * (weights * cross).sum(0) + (weights * (k @ weights + ridge * weights)).sum(0)
+
+
+def gcv(k: Tensor, y: Tensor, ridge: float, center: bool = False) -> float:
     r"""The mean squared residual over $(1 - \operatorname{tr} S/n)^2$, where $Sy$ are the fits."""
-    smoother = k @ torch.linalg.inv(k + ridge * torch.eye(len(k), dtype=k.dtype))
+    alpha, constant = ridge_regression(k, torch.eye(len(k), dtype=k.dtype), ridge, center)
+    smoother = k @ alpha + constant
     share = 1 - float(smoother.trace()) / len(k)
     return float((y - smoother @ y).square().mean()) / share**2
 
 
-def log_marginal_likelihood(k: Tensor, y: Tensor, ridge: float) -> float:
-    r"""$\log N(y; 0, K + \lambda I)$, summed over columns."""
-    law = scipy.stats.multivariate_normal(cov=(k + ridge * torch.eye(len(k))).numpy())
+def log_marginal_likelihood(k: Tensor, y: Tensor, ridge: float, center: bool = False) -> float:
+    r"""$\log N(y; 0, K + \lambda I)$, summed over columns; centered, of differences of targets."""
+    covariance = k + ridge * torch.eye(len(k), dtype=k.dtype)
+    if center:
+        differences = torch.linalg.qr(torch.eye(len(k), dtype=k.dtype).sub(1 / len(k))).Q[:, :-1]
+        covariance, y = differences.T @ covariance @ differences, differences.T @ y
+    law = scipy.stats.multivariate_normal(cov=covariance.numpy())
     return math.fsum(law.logpdf(column) for column in y.reshape(len(y), -1).T.numpy())
 
 
 def learning_curve(
-    k: Tensor, y: Tensor, ridge: float, size: int, repeats: int, seed: int = 0
+    k: Tensor,
+    y: Tensor,
+    ridge: float,
+    size: int,
+    repeats: int,
+    *,
+    center: bool = False,
+    seed: int = 0,
 ) -> float:
     """The error of regressions on random samples, measured on all the others."""
     generator, errors = torch.Generator().manual_seed(seed), []
     for _ in range(repeats):
         order = torch.randperm(len(y), generator=generator)
         given, new = order[:size], order[size:]
-        alpha = ridge_regression(k[given][:, given], y[given], ridge)
-        errors.append(float((k[new][:, given] @ alpha - y[new]).square().mean()))
+        alpha, constant = ridge_regression(k[given][:, given], y[given], ridge, center)
+        errors.append(float((k[new][:, given] @ alpha + constant - y[new]).square().mean()))
     return sum(errors) / repeats
 
 

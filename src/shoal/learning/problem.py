@@ -1,5 +1,6 @@
 r"""A kernel matrix with targets and a ridge, and the memory that work on it may take."""
 
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -10,8 +11,8 @@ import torch
 from torch import Tensor
 
 from shoal.architectures import Architecture
-from shoal.asymptotics.labels import class_indices, classes_of
-from shoal.core.checks import float_tensor, one_of, real
+from shoal.asymptotics.labels import Class, class_indices, classes_of
+from shoal.core.checks import flag, float_tensor, one_of, real
 from shoal.core.processes import ALONE, Processes
 from shoal.core.words import memory_words
 from shoal.kernels import KernelFunction, KernelOperator, kernel, kernel_operator
@@ -25,17 +26,23 @@ Which = Literal["ck", "ntk"]
 
 _DEFAULT_MEMORY = 8 * 2**30
 _COPIES = 4  # of the inputs, as they are and as directions
+_SCALES = 100  # ratio of standard deviations at which small ones do not count
+_FAR = 10  # standard deviations that a mean is large beside
 _VECTORS = 12  # of the size of the targets, that conjugate gradients hold
 
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    r"""The system $(K + \lambda I) \alpha = y$, in float64.
+    r"""The system $(K + \lambda I) \alpha + b1 = y$, $1^T\alpha = 0$, in float64.
 
     Attributes:
         function: The kernels.
         x: The inputs. shape: (n, p), or that of images
-        y: The targets. shape: (n, q)
+        y: The targets, less their mean if a constant $b$ is fitted. shape: (n, q)
+        mean: That mean, or zeros. shape: (q,)
+        center: Whether there is a constant.
+        classes: The classes that the columns indicate, or one column the second of two; ``None``
+            for real targets.
         ridge: $\lambda$.
         which: The kernel.
         memory: Bytes that are left beside inputs and vectors; it may be negative.
@@ -45,6 +52,9 @@ class Problem:
     function: KernelFunction | ImageKernels
     x: Tensor
     y: Tensor
+    mean: Tensor
+    center: bool
+    classes: tuple[Class, ...] | None
     ridge: float
     which: Which
     memory: int
@@ -60,28 +70,53 @@ class Problem:
         which: str,
         memory: int | str | None,
         *,
+        center: bool = True,
         trainable: Iterable[str] | None = None,
         width: int | None = None,
     ) -> "Problem":
-        """Check the arguments of a regression."""
+        """Check the arguments of a regression, and warn of data that it will not do well on."""
         function = chosen_kernels(architecture, trainable=trainable, width=width)
         inputs = function.samples("x", as_tensor(x, "x"))
-        targets = checked_labels("y", y, len(inputs))
+        values, classes = targets_or_indicators(y)
+        targets = checked_labels("y", values, len(inputs))
+        flag("center", center)
         given = {"x": inputs, "y": targets, **dict(function.variances)}
         refuse_gradients(given, "a regression is not differentiated; detach() it")
         function = replace(function.in_precision(inputs.dtype), variances=())
         points = inputs.detach().to(torch.float64, copy=True)  # later changes are not seen
         columns = targets.detach().reshape(len(targets), -1)
         columns = columns.to(points.device, torch.float64, copy=True)
+        warn_of_scales(points, columns, center)
+        mean = columns.mean(0) if center else torch.zeros_like(columns[0])
+        classes = classes or _indicated(columns)
         chosen: Which = one_of("which", which, ("ck", "ntk"))  # type: ignore[assignment]
         ridge = real("ridge", ridge, at_least=0.0)
-        problem = cls(function, points, columns, ridge, chosen, _limit(memory, points.device))
+        limit = _limit(memory, points.device)
+        problem = cls(function, points, columns - mean, mean, center, classes, ridge, chosen, limit)
         return replace(problem, memory=problem.memory - problem.data_bytes)
 
     @property
     def size(self) -> int:
         """Number of samples."""
         return len(self.x)
+
+    @property
+    def contrasts(self) -> int:
+        """Number of independent differences of targets, from which a ridge is judged."""
+        return self.size - self.center
+
+    def accuracy(self, errors: Tensor) -> float | None:
+        """The share of samples whose class is predicted, from targets less predictions."""
+        if self.classes is None:
+            return None
+        values = self.y + self.mean
+        predictions = values - errors
+        if values.shape[1] == 1:
+            middle = (values.max() + values.min()) / 2
+            same = (predictions > middle) == (values > middle)
+        else:
+            same = predictions.argmax(1) == values.argmax(1)
+        return float(same.double().mean())
 
     @property
     def data_bytes(self) -> int:
@@ -165,18 +200,56 @@ def checked_labels(name: str, y: Any, samples: int) -> Tensor:
     return targets
 
 
-def targets_or_indicators(y: Any) -> tuple[Any, bool]:
-    """Targets as they are, or indicators of classes, and whether they are these."""
+def targets_or_indicators(y: Any) -> tuple[Any, tuple[Class, ...] | None]:
+    """Real targets as they are, or indicators of the classes that integers and strings name."""
     kind = getattr(y, "dtype", None)
     if isinstance(kind, torch.dtype) and (kind.is_floating_point or kind.is_complex):
-        return y, False
+        return y, None
     if isinstance(kind, np.dtype) and kind.kind in "fc":
-        return as_tensor(y, "y"), False
+        return as_tensor(y, "y"), None
     labels = y + 0 if kind in (torch.bool, np.dtype(bool)) else y
     classes = classes_of(labels, "y")
     if len(classes) < 2:
         raise ValueError(f"y must have at least two classes, got one class, {classes[0]!r}")
-    return torch.nn.functional.one_hot(class_indices(labels, classes), len(classes)).double(), True
+    places = class_indices(labels, classes)
+    return torch.nn.functional.one_hot(places, len(classes)).double(), classes
+
+
+def _indicated(columns: Tensor) -> tuple[Class, ...] | None:
+    """The classes of targets in floats that are ones among zeros or minus ones."""
+    highs = columns == 1
+    lows = (columns == 0) if bool((columns == 0).any()) else (columns == -1)
+    if not bool((highs | lows).all()):
+        return None
+    if columns.shape[1] > 1:
+        return tuple(range(columns.shape[1])) if bool((highs.sum(1) == 1).all()) else None
+    return (0 if bool((columns == 0).any()) else -1, 1) if bool(highs.any() & lows.any()) else None
+
+
+def warn_of_scales(x: Tensor, y: Tensor, center: bool) -> None:
+    """Warn of columns that few others count beside, and of means that are not fitted."""
+    if x.dim() == 2 and len(x):
+        spread = x.std(0, correction=0)
+        spread = spread[spread > 0]
+        if len(spread) > 1 and bool(spread.max() > _SCALES * spread.quantile(0.25)):
+            warnings.warn(
+                f"the columns of x have standard deviations from {float(spread.min()):.2g} to "
+                f"{float(spread.max()):.2g}, so that few of them decide all kernels: standardize "
+                "them first, x = (x - x.mean(0)) / x.std(0)",
+                stacklevel=5,
+            )
+    if not center and len(y) > 1:
+        size = y.abs().amax(0)
+        unit = y / size.where(size > 0, 1.0)  # whose squares neither overflow nor underflow
+        mean, deviation = unit.mean(0).abs(), unit.std(0)
+        worst = int((mean - _FAR * deviation).argmax())
+        if bool(mean[worst] > _FAR * deviation[worst]):
+            warnings.warn(
+                f"the mean of the targets, {float(mean[worst] * size[worst]):.3g}, is large beside "
+                f"their standard deviation, {float(deviation[worst] * size[worst]):.2g}, and the "
+                "ridge shrinks it: take center=True, which fits it",
+                stacklevel=5,
+            )
 
 
 def like_input(x: Any, values: Tensor, dtype: torch.dtype) -> Any:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from shoal.architectures import Architecture
-from shoal.core.checks import function, integer, one_of, room, seeded
+from shoal.core.checks import flag, function, integer, one_of, room, seeded
 from shoal.core.exceptions import AccuracyError, ConvergenceError, ConvergenceWarning
 from shoal.core.measuring import now
 from shoal.core.processes import Group, fingerprint, processes
@@ -20,10 +20,11 @@ from shoal.kernels import KernelFunction
 from shoal.kernels.arguments import as_tensor
 from shoal.learning.decomposition import check_decomposition, decompose
 from shoal.learning.problem import Problem, Which, like_input
-from shoal.learning.ridges import Criterion, RidgePath, agreement, checked_criterion, path_of
+from shoal.learning.ridges import Criterion, RidgePath, checked_criterion, path_of
 from shoal.learning.systems import (
     Cholesky,
     ConjugateGradients,
+    Constant,
     Listener,
     Method,
     Progress,
@@ -31,6 +32,8 @@ from shoal.learning.systems import (
     chosen_method,
 )
 from shoal.numerics import LinearSolve
+
+_BATCH = 1024  # inputs whose variances are computed together
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -43,6 +46,7 @@ def kernel_regression(
     y: Any,
     *,
     ridge: float | Criterion = "loo",
+    center: bool = True,
     which: Which = "ntk",
     trainable: Iterable[str] | None = None,
     width: int | None = None,
@@ -52,7 +56,11 @@ def kernel_regression(
     on_failure: Literal["raise", "warn"] = "raise",
     process_group: Group = "auto",
 ) -> "KernelRegression":
-    r"""Regression with the kernel of an infinitely wide network: $\alpha = (K + \lambda I)^{-1} y$.
+    r"""Regression with the kernel of an infinitely wide network: $f(x) = k(x, X)\alpha + b$.
+
+    The coefficients minimize $\|y - f(X)\|^2 + \lambda \alpha^T K \alpha$, where the constant $b$
+    costs nothing: $\alpha = (K + \lambda I)^{-1}(y - b)$. Leave-one-out errors, generalized
+    cross-validation, the likelihood and variances all count it. With ``center=False`` it is zero.
 
     The same numbers are the posterior of a Gaussian process with covariance $K$ that is observed
     with noise of variance $\lambda$. With the CK this is the prior of the random network, and with
@@ -69,11 +77,14 @@ def kernel_regression(
         architecture: The network, or its kernel function.
         x: Inputs of shape (n, p), a tensor or a NumPy array; for networks of images, such as a
             ``ConvDEQ``, images of shape (n, channels, pixels...).
-        y: Targets of shape (n,) or (n, q).
+        y: Targets of shape (n,) or (n, q); or classes, integers or strings of shape (n,), whose
+            indicators are regressed. Floats are real targets, unless each row has a one among zeros
+            (or minus ones): ``task`` of the result says which it is.
         ridge: $\lambda \ge 0$; or a criterion that chooses it: ``"gcv"`` generalized
             cross-validation, ``"loo"`` the mean squared leave-one-out error, ``"likelihood"`` the
             marginal likelihood under the best output scale. The result's ``path`` then has the
             scores of all ridges that were tried.
+        center: Whether to fit the constant $b$, which the kernel of a network without biases lacks.
         which: The kernel.
         trainable: Groups of parameters that the NTK counts; all by default.
         width: See :func:`~shoal.kernels.kernel_function`.
@@ -95,20 +106,32 @@ def kernel_regression(
         ConvergenceError: If the tolerance is not met.
         ConnectionError: If another process is gone.
 
+    Warns:
+        UserWarning: If columns of ``x`` have very different scales, or targets that are not
+            centered a mean far beyond their spread; with what helps.
+
     Example:
         >>> import torch, shoal
         >>> x = torch.nn.functional.normalize(torch.randn(50, 3, generator=torch.manual_seed(0)))
         >>> deq = shoal.DEQ("relu", recurrent_variance=0.2, input_variance=0.8)
-        >>> fit = shoal.kernel_regression(deq, x.double(), x[:, 0].double() ** 2, ridge=1e-6)
+        >>> fit = shoal.kernel_regression(deq, x.double(), x[:, 0].double() ** 2 + 100)
         >>> fit.predict(torch.tensor([[0.6, 0.0, 0.8]]).double())
-        tensor([0.3555], dtype=torch.float64)
+        tensor([100.3558], dtype=torch.float64)
     """
     shared = processes(process_group)
     with shared.collective():
         criterion = checked_criterion("ridge", ridge) if isinstance(ridge, str) else None
         first = 0.0 if isinstance(ridge, str) else ridge
         problem = Problem.of(
-            architecture, x, y, first, which, memory, trainable=trainable, width=width
+            architecture,
+            x,
+            y,
+            first,
+            which,
+            memory,
+            center=center,
+            trainable=trainable,
+            width=width,
         )
         one_of("on_failure", on_failure, ("raise", "warn"))
         function("on_progress", on_progress)
@@ -116,8 +139,8 @@ def kernel_regression(
         listener = on_progress if on_progress and shared.first else (lambda _: None)
         chosen = _chosen(method, problem, criterion)
         if criterion is None:
-            path, system = None, chosen.prepared(problem, listener)
-            found, seconds = _timed_run(system, problem, listener)
+            path = None
+            system, found, seconds = _timed(chosen.prepared(problem, listener), problem, listener)
         else:
             assert isinstance(chosen, Cholesky)
             problem, path, system, found, seconds = _decomposed(
@@ -130,6 +153,12 @@ def kernel_regression(
             if shared.first:
                 warnings.warn(text, ConvergenceWarning, stacklevel=3)
         solution = shared.broadcast(found.solution)
+        intercept = problem.mean
+        if system.constant is not None:
+            weights, variance = system.constant
+            weights, variance = shared.broadcast(weights), shared.of_first(variance)
+            system = replace(system, constant=Constant(weights, variance))
+            intercept = intercept + weights @ problem.y
     near = chosen.preconditioner if isinstance(chosen, ConjugateGradients) else None
     report = Report(
         chosen.name,
@@ -142,8 +171,18 @@ def kernel_regression(
         seconds,
     )
     dtype = as_tensor(x[:1], "x").dtype
-    shaped = like_input(x, solution if y.ndim == 2 else solution[:, 0], dtype)
-    return KernelRegression(shaped, report, problem, system, solution, dtype, path)
+    one = getattr(y, "ndim", 1) == 1 and solution.shape[1] == 1
+    return KernelRegression(
+        like_input(x, solution[:, 0] if one else solution, dtype),
+        like_input(x, intercept[0] if one else intercept, dtype),
+        report,
+        problem,
+        system,
+        solution,
+        intercept,
+        dtype,
+        path,
+    )
 
 
 def _agreed(problem: Problem, method: Method) -> Problem:
@@ -151,7 +190,8 @@ def _agreed(problem: Problem, method: Method) -> Problem:
     if problem.processes.size == 1:
         return problem
     same = {
-        "y": fingerprint(problem.y),
+        "y": fingerprint(torch.cat([problem.y, problem.mean[None]])),
+        "center": problem.center,
         "ridge": problem.ridge,
         "which": problem.which,
         "method": method,
@@ -175,10 +215,15 @@ def _chosen(
     return chosen
 
 
-def _timed_run(system: System, problem: Problem, listener: Listener) -> tuple[LinearSolve, float]:
+def _timed(
+    system: System, problem: Problem, listener: Listener
+) -> tuple[System, LinearSolve, float]:
     begin = now(problem.x.device)
-    found = system.run(problem.y, listener)
-    return found, now(problem.x.device) - begin
+    if problem.center:
+        system, found = system.fitted(problem.y, listener)
+    else:
+        found = system.run(problem.y, listener)
+    return system, found, now(problem.x.device) - begin
 
 
 def _decomposed(
@@ -188,13 +233,19 @@ def _decomposed(
     begin = now(problem.x.device)
     listener(Progress("form", 0.0))
     matrix, parts = decompose(problem)
-    path = path_of(parts, problem.y)
+    path = path_of(parts, problem.y, accuracy=problem.accuracy)
     ridge = problem.processes.of_first(path.best(criterion))
     listener(Progress("factor", 1.0))
     near, spent = parts.shifted(ridge), now(problem.x.device) - begin
     system = method.decomposed(problem, near, spent)
-    true = replace(system, product=lambda vectors: matrix @ vectors + ridge * vectors)
-    found, seconds = _timed_run(true, problem, listener)
+
+    def product(vectors: Tensor) -> Tensor:
+        image = matrix @ vectors
+        return image - image.mean(0) * problem.center + ridge * vectors
+
+    true = replace(system, product=product)
+    fitted, found, seconds = _timed(true, problem, listener)
+    system = replace(system, constant=fitted.constant)
     return replace(problem, ridge=ridge), path, system, found, seconds
 
 
@@ -207,8 +258,8 @@ class Report:
         preconditioner: Its name, or ``None``.
         iterations: Steps of conjugate gradients, for each right-hand side; for a factorization
             these are steps of refinement, usually one.
-        residual: $\|y - (K + \lambda I)\alpha\| / \|y\|$ for each right-hand side, computed anew
-            at the end, in float64.
+        residual: $\|y - b - (K + \lambda I)\alpha\| / \|y - \bar y\|$ for each right-hand side,
+            computed anew at the end, in float64; the mean is that of the targets if $b$ is fitted.
         history: Relative residuals after each step, of shape (steps, right-hand sides).
         converged: Whether all residuals met the tolerance.
         form_seconds: Time to form the matrix, or the part of it that is kept; the rest is formed
@@ -251,15 +302,14 @@ class LeaveOneOut:
         variance: $1 / G_{ii}$: variance of the left-out observation, noise included, for a Gaussian
             process of scale one.
         mean_squared_error: Mean of all squared residuals.
-        accuracy: The share of samples whose largest output, or the sign of a single one, is that
-            of the target. It means something where the targets are indicators of classes.
+        accuracy: The share of samples whose class is predicted; ``None`` for real targets.
     """
 
     predictions: Any = field(repr=False)
     residuals: Any = field(repr=False)
     variance: Any = field(repr=False)
     mean_squared_error: float
-    accuracy: float
+    accuracy: float | None
 
 
 def _collective(
@@ -275,51 +325,89 @@ def _collective(
     return wrapped
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class KernelRegression:
-    r"""Ridge regression with a kernel, or a posterior: $f(x) = k(x, X) \alpha$.
+    r"""Ridge regression with a kernel, or a posterior: $f(x) = k(x, X) \alpha + b$.
 
     If several processes share it, all of them call its methods, with the same arguments.
 
     Attributes:
-        coefficients: $\alpha = (K + \lambda I)^{-1} y$, in the shape of ``y``.
+        coefficients: $\alpha = (K + \lambda I)^{-1} (y - b)$, in the shape of ``y``.
+        intercept: $b$ of each output, or zero.
         report: How the system was solved.
         path: The scores of all ridges, if the ridge was chosen.
     """
 
     coefficients: Any = field(repr=False)
+    intercept: Any = field(repr=False)
     report: Report
     _problem: Problem = field(repr=False)
     _system: System = field(repr=False)
     _alpha: Tensor = field(repr=False)
+    _intercept: Tensor = field(repr=False)
     _dtype: torch.dtype = field(repr=False)
     path: RidgePath | None = field(default=None, repr=False)
+
+    def __repr__(self) -> str:
+        return f"KernelRegression({self.task}, ridge={self.ridge:.3g}, {self.report})"
 
     @property
     def ridge(self) -> float:
         r"""$\lambda$, the variance of the noise."""
         return self._problem.ridge
 
+    @property
+    def task(self) -> Literal["regression", "classification"]:
+        """What the targets were taken for."""
+        return "regression" if self.classes is None else "classification"
+
+    @property
+    def classes(self) -> tuple[int | str, ...] | None:
+        """The classes, one a column, or the two of a single column; ``None`` for real targets."""
+        return self._problem.classes
+
     @in_standard_settings
     @_collective
-    def predict(self, x: Any) -> Any:
-        r"""$k(x, X) \alpha$: the regression function, or the posterior mean.
+    def predict(self, x: Any, *, return_std: bool = False) -> Any:
+        r"""$k(x, X) \alpha + b$: the regression function, or the posterior mean.
 
         Args:
             x: New inputs of shape (m, p); a NumPy array gives a NumPy array.
+            return_std: Whether to return standard deviations of new observations too, noise
+                included, under the likeliest output scale of each output; they are then
+                $s\sqrt{v(x) + \lambda}$ with the :meth:`variance` $v$.
         """
         given, block = self._problem.x, self._system.block
+        inputs = self._inputs(x)
         rows = max(1, block // 8 // (given[0].numel() * given.itemsize))  # with their copies
-        parts = self._inputs(x).split(rows)
         values = torch.cat(
-            [self._problem.cross(some, given, block // 2) @ self._alpha for some in parts]
+            [
+                self._problem.cross(some, given, block // 2) @ self._alpha + self._intercept
+                for some in inputs.split(rows)
+            ]
         )
-        return like_input(x, values[:, 0] if self.coefficients.ndim == 1 else values, self._dtype)
+        mean = self._shaped(x, values)
+        if not flag("return_std", return_std):
+            return mean
+        squares = (self._variances(inputs, _BATCH) + self.ridge)[:, None] * self._scales
+        return mean, self._shaped(x, squares.sqrt())
+
+    def _shaped(self, x: Any, values: Tensor) -> Any:
+        one = self.coefficients.ndim == 1 and values.ndim == 2
+        return like_input(x, values[:, 0] if one else values, self._dtype)
+
+    @property
+    def _scales(self) -> Tensor:
+        """The likeliest output scale of each column."""
+        return (self._problem.y * self._alpha).sum(0) / max(1, self._problem.contrasts)
 
     @in_standard_settings
     @_collective
-    def variance(self, x: Any, *, batch: int = 1024) -> Any:
+    def variance(self, x: Any, *, batch: int = _BATCH) -> Any:
         r"""$k(x, x) - k(x, X) (K + \lambda I)^{-1} k(X, x)$: the posterior variance of $f(x)$.
+
+        A fitted constant, of which nothing is known before, adds
+        $(1 - 1^TGk(X, x))^2 / 1^TG1$ with $G = (K + \lambda I)^{-1}$.
 
         It is that of the function; an observation has $\lambda$ more. After conjugate gradients
         every input is one more right-hand side, solved to the same tolerance.
@@ -332,7 +420,11 @@ class KernelRegression:
         Raises:
             ConvergenceError: If a system is not solved to the tolerance.
         """
-        inputs, block = self._inputs(x), self._system.block
+        inputs = self._inputs(x)
+        return like_input(x, self._variances(inputs, batch), self._dtype)
+
+    def _variances(self, inputs: Tensor, batch: int) -> Tensor:
+        block, constant = self._system.block, self._system.constant
         column = self._system.columns * self._alpha.itemsize * len(self._alpha)
         most = max(1, block // 2 // column)
         parts = []
@@ -340,61 +432,64 @@ class KernelRegression:
             cross = self._problem.cross(self._problem.x, some, block // 2).to_dense()
             reduction = self._system.quadratic(cross)
             diagonal = self._problem.diagonal_at(some)
+            if constant is not None:
+                diagonal = diagonal + constant.variance - 2 * constant.weights @ cross
             parts.append((diagonal - reduction).clamp_min(0.0))  # rounding may make it negative
-        return like_input(x, torch.cat(parts), self._dtype)
+        return torch.cat(parts)
 
     @property
     @in_standard_settings
     def log_marginal_likelihood(self) -> float:
         r"""$\log N(y; 0, K + \lambda I)$, summed over the columns of $y$.
 
+        With a constant it is the likelihood of $n - 1$ orthonormal differences of targets, which
+        do not depend on it (restricted likelihood).
+
         Raises:
             ValueError: If there is no factorization in float64, which the determinant is read from.
             AccuracyError: If it overflows.
         """
-        logdet: float = self._factor("log_marginal_likelihood").logdet()
+        logdet = self._system.logdet("log_marginal_likelihood")
         fit = float((self._problem.y * self._alpha).sum())
         if not math.isfinite(fit):
             raise AccuracyError("the likelihood of these targets overflows: scale y down")
-        size, columns = self._alpha.shape
-        return -0.5 * (fit + columns * (logdet + size * math.log(2 * math.pi)))
+        free, columns = self._problem.contrasts, self._alpha.shape[1]
+        return -0.5 * (fit + columns * (logdet + free * math.log(2 * math.pi)))
 
     @property
     @in_standard_settings
     def output_scale(self) -> float:
-        r"""$s^2 = y^T (K + \lambda I)^{-1} y / n$, a mean over columns: the likeliest scale.
+        r"""$s^2 = y^T \alpha / n$, a mean over columns: the likeliest scale.
 
-        It is where $N(y; 0, s^2(K + \lambda I))$ is largest. Under that prior the noise has
+        It is where $N(y; 0, s^2(K + \lambda I))$ is largest; with a constant, that of the $n - 1$
+        differences of targets. Under that prior the noise has
         variance $s^2\lambda$, so the ridge is the ratio of noise to scale; predictions are the
         same, and variances are those of :meth:`variance` times $s^2$.
         """
-        return float((self._problem.y * self._alpha).sum()) / self._alpha.numel()
+        return float(self._scales.mean())
 
     @in_standard_settings
     def loo(self) -> LeaveOneOut:
         r"""The prediction for each sample from all the others, exactly, from the factorization.
 
         With $G = (K + \lambda I)^{-1}$, the residual of sample $i$ without it is
-        $\alpha_i / G_{ii}$. No regression is done again.
+        $\alpha_i / G_{ii}$; with a constant, fitted again without it, $G$ is less
+        $G11^TG/1^TG1$. No regression is done again.
 
         Raises:
-            ValueError: If there is no factorization in float64.
+            ValueError: If there is no factorization in float64, or one sample.
         """
-        diagonal = self._factor("loo").inverse_diagonal()
+        if self._problem.contrasts == 0:
+            raise ValueError("loo needs at least 2 samples, got 1 sample")
+        diagonal = self._system.inverse_diagonal("loo")
         errors = self._alpha / diagonal[:, None]
-        predictions = self._problem.y - errors
-        one = self.coefficients.ndim == 1
-
-        def shaped(values: Tensor) -> Any:
-            kept = values[:, 0] if one and values.ndim == 2 else values
-            return like_input(self.coefficients, kept, self._dtype)
-
+        x = self.coefficients
         return LeaveOneOut(
-            shaped(predictions),
-            shaped(errors),
-            shaped(1 / diagonal),
+            self._shaped(x, self._problem.y + self._problem.mean - errors),
+            self._shaped(x, errors),
+            self._shaped(x, 1 / diagonal),
             float(errors.square().mean()),
-            float(agreement(predictions, self._problem.y)),
+            self._problem.accuracy(errors),
         )
 
     @in_standard_settings
@@ -408,7 +503,7 @@ class KernelRegression:
         Raises:
             ValueError: If there is no factorization in float64; use :meth:`estimate_gcv` then.
         """
-        return float((self._alpha / self._factor("gcv").inverse_diagonal().mean()).square().mean())
+        return float((self._alpha / self._system.inverse_diagonal("gcv").mean()).square().mean())
 
     @in_standard_settings
     @_collective
@@ -434,15 +529,6 @@ class KernelRegression:
         error = float(samples.std()) / math.sqrt(probes)
         value = float(self._alpha.square().mean()) / mean**2
         return Estimate(value, 2 * value * error / mean)
-
-    def _factor(self, name: str) -> Any:
-        """The known inverse."""
-        if self._system.factor is None:
-            raise ValueError(
-                f"{name} needs method='cholesky' in float64, from whose factor it is read; "
-                "estimate_gcv() does without"
-            )
-        return self._system.factor
 
     def _inputs(self, x: Any) -> Tensor:
         given = self._problem.x

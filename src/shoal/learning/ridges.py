@@ -1,7 +1,7 @@
 """Choosing a ridge, or a network, from one eigendecomposition of each kernel matrix."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -15,7 +15,7 @@ from shoal.core.exceptions import AccuracyError
 from shoal.core.figures import Figure, empty_figure
 from shoal.core.settings import in_standard_settings
 from shoal.kernels import KernelFunction
-from shoal.learning.decomposition import Decomposition, decompose
+from shoal.learning.decomposition import EPS, Decomposition, decompose
 from shoal.learning.problem import Problem, Which
 
 Criterion = Literal["gcv", "loo", "likelihood"]
@@ -36,10 +36,11 @@ class RidgePath:
         loo: Mean squared leave-one-out errors.
         gcv: Generalized cross-validation.
         log_likelihood: $\log N(y; 0, s^2(K + \lambda I))$ at the scale $s^2$ where it is largest,
-            summed over the columns of $y$.
+            summed over the columns of $y$; see ``KernelRegression.log_marginal_likelihood``.
         scale: That $s^2$, one for all columns.
-        freedom: $\operatorname{tr} K(K + \lambda I)^{-1}$, the degrees of freedom of the fit.
-        accuracy: Leave-one-out accuracy; see ``LeaveOneOut``.
+        freedom: Degrees of freedom of the fit, $\operatorname{tr} K(K + \lambda I)^{-1}$; a fitted
+            constant is one more.
+        accuracy: Leave-one-out accuracy; ``None`` for real targets.
     """
 
     ridges: Tensor
@@ -48,7 +49,7 @@ class RidgePath:
     log_likelihood: Tensor
     scale: Tensor
     freedom: Tensor
-    accuracy: Tensor
+    accuracy: Tensor | None
 
     def best(self, criterion: Criterion) -> float:
         """The ridge that a criterion prefers; of equals the largest.
@@ -107,6 +108,7 @@ def ridge_path(
     y: Any,
     *,
     ridges: Iterable[float] | None = None,
+    center: bool = True,
     which: Which = "ntk",
     trainable: Iterable[str] | None = None,
     width: int | None = None,
@@ -120,9 +122,10 @@ def ridge_path(
     Args:
         architecture: The network, or its kernel function.
         x: Inputs of shape (n, p), a tensor or a NumPy array.
-        y: Targets of shape (n,) or (n, q).
+        y: Targets, or classes; see :func:`shoal.kernel_regression`.
         ridges: The ridges to try; by default eight in each decade, from $10^{-8}$ of the mean
             diagonal (or where rounding matters) up to ten times the trace.
+        center: Whether to fit a constant beside the kernel.
         which: The kernel.
         trainable: Groups of parameters that the NTK counts; all by default.
         width: See :func:`~shoal.kernels.kernel_function`.
@@ -141,26 +144,46 @@ def ridge_path(
         >>> path.best("loo"), round(path.score("loo") ** 0.5, 3)
         (0.01, 0.124)
     """
-    problem = Problem.of(architecture, x, y, 0.0, which, memory, trainable=trainable, width=width)
+    options: dict[str, Any] = {"center": center, "trainable": trainable, "width": width}
+    problem = Problem.of(architecture, x, y, 0.0, which, memory, **options)
     tried = None
     if ridges is not None:
         tried = [real("ridges", r, at_least=0.0) for r in items("ridges", ridges)]
         if not tried:
             raise ValueError("ridges must have at least one number, got none")
-    return path_of(decompose(problem)[1], problem.y, tried)
+    return path_of(decompose(problem)[1], problem.y, tried, accuracy=problem.accuracy)
 
 
-def path_of(parts: Decomposition, targets: Tensor, ridges: list[float] | None = None) -> RidgePath:
-    """The path of some ridges, or of the default ones, for targets of shape (n, q)."""
+def path_of(
+    parts: Decomposition,
+    targets: Tensor,
+    ridges: list[float] | None = None,
+    *,
+    accuracy: Callable[[Tensor], float | None] = lambda _: None,
+) -> RidgePath:
+    """The path of some ridges, or of the default ones, for targets of shape (n, q).
+
+    With a free direction, targets are orthogonal to it. An accuracy is one of targets less
+    predictions.
+    """
     tried = _default_ridges(parts) if ridges is None else sorted(ridges)
-    inverses = torch.stack([parts.inverse(ridge) for ridge in tried], 1)  # shape: (n, r)
+    inverses = torch.stack([parts.inverse(ridge) for ridge in tried], 1)  # shape: (m, r)
     coefficients, together = parts.project(targets), max(1, _NUMBERS // targets.numel())
-    rows = [_scores(parts, targets, coefficients, some) for some in inverses.split(together, 1)]
-    return RidgePath(torch.tensor(tried, dtype=torch.float64), *torch.cat(rows, 1).cpu().unbind(0))
+    rows, right = [], []
+    for some in inverses.split(together, 1):
+        scores, errors = _scores(parts, targets, coefficients, some)
+        rows.append(scores)
+        right += [accuracy(errors[:, i]) for i in range(errors.shape[1])]
+    rates = None if None in right else torch.tensor(right, dtype=torch.float64)
+    loo, gcv, likelihood, scale, freedom = torch.cat(rows, 1).cpu()
+    values = torch.tensor(tried, dtype=torch.float64)
+    return RidgePath(values, loo, gcv, likelihood, scale, freedom, rates)
 
 
 def _default_ridges(parts: Decomposition) -> list[float]:
-    mean, size = float(parts.values.mean()), len(parts.values)
+    mean, size = float(parts.values.mean()), len(parts.vectors)
+    if not float(parts.values[-1]) > parts.rounding:  # one kernel for all: any gives the mean
+        return [parts.rounding / EPS or 1.0]
     low, high = max(_LEAST * mean, 10 * parts.rounding), 10 * size * mean
     count = math.ceil(_PER_DECADE * math.log10(high / low)) + 1
     return [float(ridge) for ridge in np.geomspace(low, high, count)]
@@ -168,32 +191,24 @@ def _default_ridges(parts: Decomposition) -> list[float]:
 
 def _scores(
     parts: Decomposition, targets: Tensor, coefficients: Tensor, inverses: Tensor
-) -> Tensor:
-    """All that a path has of some ridges, in the order of its attributes. shape: (6, r)."""
-    (size, columns), count = targets.shape, inverses.shape[1]
+) -> tuple[Tensor, Tensor]:
+    """Scores of some ridges in the order of a path's attributes, and leave-one-out errors.
+
+    Their shapes are (5, r) and (n, r, q).
+    """
+    (size, columns), (free, count) = targets.shape, inverses.shape
     weights = (inverses[:, :, None] * coefficients[:, None]).flatten(1)
     alpha = (parts.vectors @ weights).view(size, count, columns)
     errors = alpha / parts.inverse_diagonal(inverses)[:, :, None]
-    scale = (inverses.T @ coefficients.square()).sum(1) / (size * columns)
+    scale = (inverses.T @ coefficients.square()).sum(1) / (free * columns)
     if not bool(scale.isfinite().all()):
         raise AccuracyError("the squares of these targets overflow: scale y down")
     logarithm = (2 * math.pi * scale).log()  # -inf for targets of zero
-    likelihood = -0.5 * columns * (size * (1 + logarithm) - inverses.log().sum(0))
-    gcv = (alpha / inverses.mean(0)[:, None]).square().mean((0, 2))
-    predictions = targets[:, None] - errors
-    accuracy = torch.stack([agreement(p, targets) for p in predictions.unbind(1)])
-    freedom = parts.values @ inverses
+    likelihood = -0.5 * columns * (free * (1 + logarithm) - inverses.log().sum(0))
+    gcv = (alpha * (size / inverses.sum(0))[:, None]).square().mean((0, 2))
+    freedom = parts.values @ inverses + (size - free)
     loo = errors.square().mean((0, 2))
-    return torch.stack([loo, gcv, likelihood, scale, freedom, accuracy])
-
-
-def agreement(predictions: Tensor, targets: Tensor) -> Tensor:
-    """The share of rows in which the largest entry, or the sign of the only one, is the same."""
-    if targets.shape[1] == 1:
-        same = (predictions > 0) == (targets > 0)
-    else:
-        same = predictions.argmax(1) == targets.argmax(1)
-    return same.double().mean()
+    return torch.stack([loo, gcv, likelihood, scale, freedom]), errors
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,6 +240,7 @@ def select(
     *,
     criterion: Criterion = "loo",
     ridges: Iterable[float] | None = None,
+    center: bool = True,
     which: Which = "ntk",
     memory: int | str | None = None,
 ) -> Selection:
@@ -237,9 +253,10 @@ def select(
     Args:
         architectures: The networks, or their kernel functions.
         x: Inputs of shape (n, p), a tensor or a NumPy array.
-        y: Targets of shape (n,) or (n, q).
+        y: Targets, or classes; see :func:`shoal.kernel_regression`.
         criterion: ``"loo"``, ``"gcv"`` or ``"likelihood"``.
         ridges: As for :func:`shoal.learning.ridge_path`.
+        center: Whether to fit a constant beside the kernel.
         which: The kernel.
         memory: Most bytes to use; see :func:`shoal.kernel_regression`.
 
@@ -256,9 +273,8 @@ def select(
     if not tried:
         raise ValueError("architectures must have at least one, got none")
     values = None if ridges is None else items("ridges", ridges)  # an iterator serves them all
-    paths = tuple(
-        ridge_path(network, x, y, ridges=values, which=which, memory=memory) for network in tried
-    )
+    options: dict[str, Any] = {"ridges": values, "center": center, "which": which}
+    paths = tuple(ridge_path(network, x, y, memory=memory, **options) for network in tried)
     scores = tuple(path.score(criterion) for path in paths)
     best = scores.index(max(scores) if criterion == "likelihood" else min(scores))
     return Selection(tried[best], paths[best].best(criterion), criterion, scores, tried, paths)

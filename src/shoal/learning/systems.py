@@ -2,8 +2,8 @@ r"""Ways to solve $(K + \lambda I) X = B$, with their options, and the prepared 
 
 import math
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass, field
-from typing import ClassVar, Literal, NamedTuple
+from dataclasses import KW_ONLY, dataclass, field, replace
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -44,6 +44,21 @@ class Progress(NamedTuple):
 Listener = Callable[[Progress], object]
 
 
+class Constant(NamedTuple):
+    r"""The fitted constant $b = h^T y$ of a regression.
+
+    With $G = (K + \lambda I)^{-1}$, coefficients are $\tilde G y$ where
+    $\tilde G = G - hh^T/v$: all that is read from $G$ has a correction of rank one.
+
+    Attributes:
+        weights: $h = G1/1^TG1$.
+        variance: $v = 1/1^TG1$.
+    """
+
+    weights: Tensor
+    variance: float
+
+
 @dataclass(frozen=True, eq=False)
 class System:
     r"""$K + \lambda I$, ready to be solved.
@@ -56,6 +71,7 @@ class System:
         max_steps: Most steps.
         times: Seconds to form the matrix, and to prepare the preconditioner.
         block: Bytes that work with new inputs may take.
+        constant: The fitted constant, once it is known.
     """
 
     product: Map = field(repr=False)
@@ -65,6 +81,7 @@ class System:
     max_steps: int
     times: tuple[float, float]
     block: int
+    constant: Constant | None = None
 
     @property
     def factor(self) -> CholeskyFactor | ShiftedDecomposition | None:
@@ -96,18 +113,71 @@ class System:
             on_step=on_step,
         )
 
+    def fitted(
+        self, y: Tensor, listener: Listener = lambda _: None
+    ) -> tuple["System", LinearSolve]:
+        """Solve for targets without mean beside a constant, which is known from then on."""
+        near, count = self.factor, y.shape[1]
+        if isinstance(near, ShiftedDecomposition):
+            found = self.run(y, listener)
+            weights, variance = near.along_free()
+            constant = Constant(weights / len(y) ** 0.5, variance / len(y))
+            return replace(self, constant=constant), found
+        found = self.run(torch.nn.functional.pad(y, (0, 1), value=1.0), listener)
+        alpha, flat = found.solution.split([count, 1], 1)
+        total = float(flat.sum())
+        weights = flat[:, 0] / total if total > 0 else torch.full_like(flat[:, 0], 1 / len(y))
+        alpha = alpha - flat * (weights @ y)
+        found = found._replace(
+            solution=alpha,
+            counts=found.counts[:count],
+            residuals=found.residuals[:count],
+            history=found.history[:, :count],
+        )
+        return replace(
+            self, constant=Constant(weights, 1 / total if total > 0 else math.inf)
+        ), found
+
+    @property
+    def _rank_one(self) -> Constant | None:
+        """The constant, unless the inverse knows it already."""
+        return None if isinstance(self.factor, ShiftedDecomposition) else self.constant
+
     def quadratic(self, b: Tensor) -> Tensor:
-        r"""$b^T (K + \lambda I)^{-1} b$ of each column.
+        r"""$b^T \tilde G b$ of each column.
 
         Raises:
             ConvergenceError: If a system is not solved to the tolerance.
         """
         if self.factor is not None:
-            return self.factor.quadratic(b)
-        found = self.run(b)
-        if not found.converged:
-            raise ConvergenceError(self.explain(found))
-        return (b * found.solution).sum(0)
+            values = self.factor.quadratic(b)
+        else:
+            found = self.run(b)
+            if not found.converged:
+                raise ConvergenceError(self.explain(found))
+            values = (b * found.solution).sum(0)
+        known = self._rank_one
+        return values if known is None else values - (known.weights @ b) ** 2 / known.variance
+
+    def inverse_diagonal(self, name: str) -> Tensor:
+        r"""The diagonal of $\tilde G$, for a quantity of this name."""
+        values: Tensor = self._known(name).inverse_diagonal()
+        known = self._rank_one
+        return values if known is None else values - known.weights**2 / known.variance
+
+    def logdet(self, name: str) -> float:
+        r"""$\log\det(K + \lambda I)$; with a constant, that of differences of targets."""
+        value: float = self._known(name).logdet()
+        known = self._rank_one
+        return value - (0.0 if known is None else math.log(known.variance * len(known.weights)))
+
+    def _known(self, name: str) -> Any:
+        if self.factor is None:
+            raise ValueError(
+                f"{name} needs method='cholesky' in float64, from whose factor it is read; "
+                "estimate_gcv() does without"
+            )
+        return self.factor
 
     def explain(self, found: LinearSolve) -> str:
         """Say why a solution does not meet the tolerance, and what helps."""
