@@ -235,7 +235,7 @@ def _find_more_data(subject: Subject) -> Findings:
     assert deq is not None
     y = contest.targets - contest.targets.mean(0)
     y = y / y.square().sum(1).mean().sqrt()  # errors are shares of the variance
-    sizes = [max(1, 2 * count >> octaves) for octaves in reversed(range(_OCTAVES))]
+    sizes = [max(2, 2 * count >> octaves) for octaves in reversed(range(_OCTAVES))]
     curve = shoal.learning_curve(deq, x, y, sizes, ridge=fit.ridge)
     scale = y.shape[1]  # errors are means over outputs
     off = [abs(one.deviation) for one in curve.checks]
