@@ -78,9 +78,8 @@ def test_compilation_of_the_surrounding_model():
 def test_failures_in_both_passes():
     wild = DEQ(Tanh(), 9.0, 0.1)
     x, alone = inputs(), {"solver": Picard()}
-    assert (
-        network(wild, on_failure="status").solve(x).converged.sum() > 2
-    )  # by the solvers that take over
+    found = network(wild, on_failure="status").solve(x)  # by the solvers that take over
+    assert found.converged.sum() > 2
     with pytest.raises(
         ConvergenceError, match=r"(?s)equilibrium did not converge.*What helps"
     ) as error:
