@@ -60,7 +60,7 @@ class Problem(NamedTuple):
         groups = self.net.groups.items()
         method: dict[str, str] = {}
         if isinstance(self.net, EquilibriumNetwork):
-            options = self.net.options
+            options = self.net.equilibrium.options
             method["gradient method"] = description(options.gradient)
             method["solver"] = description(options.solver)
         return {
