@@ -1,0 +1,220 @@
+"""The decisions that an output stands for, and when two outputs decide alike."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from shoal.core.checks import one_of, real
+from shoal.core.torch_compat import pytree
+
+Kind = Literal["class", "sign", "value", "label"]
+Decision = str | Callable[[Any], Tensor]
+
+IGNORED = -100  # the label that PyTorch's losses leave out
+UNDECIDED = -1  # the decision of scores that are not finite; it agrees with nothing
+
+
+@dataclass(frozen=True, eq=False)
+class Decisions:
+    """How an output is read as decisions; samples come first in everything.
+
+    Attributes:
+        kind: ``"class"``, the largest of several scores; ``"sign"`` of each number; ``"value"``,
+            all numbers of a sample together; ``"label"``, integers of a custom function.
+        axis: Dimension of the classes in the output; the last one, unless labels say otherwise.
+        threshold: The number that signs are taken around.
+        tolerance: Relative distance up to which two values agree.
+        scale: Size of the differences between values of different samples, for ``tolerance``.
+        custom: A function of the output that returns the decisions, or numbers.
+
+    Example:
+        >>> import torch
+        >>> logits = torch.tensor([[[2.0, 1.0], [0.0, 3.0]]])
+        >>> decisions = decisions_of(logits)
+        >>> decisions(logits)
+        tensor([[0, 1]])
+        >>> decisions.agree(logits, -logits)
+        tensor([[False, False]])
+    """
+
+    kind: Kind
+    axis: int = -1
+    threshold: float = 0.0
+    tolerance: float = 0.01
+    scale: float = 1.0
+    custom: Callable[[Any], Tensor] | None = None
+
+    def scores(self, output: Any) -> Tensor:
+        """Return the numbers behind the decisions; shape (samples, decisions, numbers).
+
+        The numbers of a class are the scores of all classes, the number of a sign is one, and those
+        of a value are all numbers of a sample.
+        """
+        found = tensor_of(output) if self.custom is None else self.custom(output)
+        samples = len(found)
+        if self.kind == "class":
+            found = found.movedim(self.axis, -1)
+            return found.reshape(samples, -1, found.shape[-1])
+        return found.reshape(samples, 1, -1) if self.kind == "value" else found.reshape(
+            samples, -1, 1
+        )  # fmt: skip
+
+    def __call__(self, output: Any) -> Tensor:
+        """Return the decisions as integers, or as values; shape (samples, decisions, ...)."""
+        scores = self.scores(output)
+        if self.kind == "value":
+            return scores
+        if self.kind == "label":
+            return scores[..., 0].long()
+        chosen = (
+            scores.argmax(-1) if self.kind == "class" else (scores[..., 0] > self.threshold).long()
+        )
+        return torch.where(scores.isfinite().all(-1), chosen, UNDECIDED)
+
+    def agree(self, one: Any, other: Any) -> Tensor:
+        """Return which decisions of two outputs agree; shape (samples, decisions)."""
+        return self.same(self(one), self(other))
+
+    def same(self, one: Tensor, other: Tensor) -> Tensor:
+        """Return which decisions are the same, as ``agree`` does for outputs."""
+        if self.kind == "value":
+            apart = torch.linalg.vector_norm(one - other, dim=-1, dtype=torch.float64)
+            near: Tensor = apart <= self.tolerance * self.scale
+            return near
+        return (one == other) & (one != UNDECIDED)
+
+    def labels(self, y: Tensor, like: Tensor) -> Tensor:
+        """Return labels in the shape of decisions.
+
+        Args:
+            y: Labels per sample, or per decision.
+            like: The decisions.
+        """
+        if y.numel() != like.numel() or len(y) != len(like):
+            wanted = "number" if self.kind == "value" else "label"
+            raise ValueError(
+                f"y must have one {wanted} per decision, {tuple(like.shape)}, got {tuple(y.shape)}"
+            )
+        found = y.reshape(like.shape).to(like.device)
+        if self.kind == "sign":
+            return torch.where(found == IGNORED, IGNORED, (found > 0).long())
+        return found.to(like.dtype) if self.kind == "value" else found.long()
+
+    @property
+    def words(self) -> str:
+        """What is decided, as a noun phrase."""
+        if self.custom is not None:
+            return "the given decision"
+        axis = "the last axis" if self.axis == -1 else f"axis {self.axis}"
+        return {
+            "class": f"the largest entry along {axis} of the output",
+            "sign": f"whether each output is above {self.threshold:g}",
+            "value": f"the output, within {self.tolerance:.0%} of its spread",
+            "label": "the given decision",
+        }[self.kind]
+
+
+def tensor_of(output: Any) -> Tensor:
+    """The tensor of an output that decisions are read from.
+
+    It is the output itself, ``logits`` of a mapping or a named tuple that has them, or else the
+    first floating-point tensor of a tree.
+    """
+    named = output.get("logits") if isinstance(output, dict) else getattr(output, "logits", None)
+    leaves = [output if named is None else named]
+    if not isinstance(leaves[0], Tensor):
+        leaves = [t for t in pytree.tree_leaves(output) if isinstance(t, Tensor)]
+        leaves = [t for t in leaves if t.is_floating_point()][:1] or leaves[:1]
+    if not leaves or not leaves[0].dim():
+        raise ValueError(
+            "the output must have a tensor with one entry per sample; give decision=, a function "
+            "of the output that returns the decisions"
+        )
+    found: Tensor = leaves[0]
+    return found
+
+
+def decisions_of(
+    output: Any,
+    y: Tensor | None = None,
+    *,
+    decision: Decision | None = None,
+    tolerance: float = 0.01,
+) -> Decisions:
+    """Choose how an output is read as decisions.
+
+    Several numbers in the last axis are scores of classes. One number is a sign where labels have
+    two values, and a value otherwise. Labels also tell which axis has the classes, and real ones in
+    the shape of the output make it a value.
+
+    Args:
+        output: The output of the model as it runs.
+        y: Labels, one per decision.
+        decision: ``"class"``, ``"sign"`` or ``"value"`` instead, or a function of the output that
+            returns integers, or numbers to compare as values.
+        tolerance: Relative distance up to which values agree.
+    """
+    tolerance = real("tolerance", tolerance, above=0, below=1)
+    if callable(decision):
+        found = decision(output)
+        if not isinstance(found, Tensor) or not found.dim():
+            raise TypeError("decision must return a tensor with one entry per sample")
+        kind: Kind = "value" if found.is_floating_point() else "label"
+        return _scaled(Decisions(kind, tolerance=tolerance, custom=decision), output)
+    if decision is not None:
+        one_of("decision", decision, ("class", "sign", "value"))
+    logits = tensor_of(output)
+    if not logits.is_floating_point():
+        return Decisions("label", tolerance=tolerance, custom=tensor_of)
+    kind, axis = _kind(logits, y) if decision is None else (decision, _axis(logits, y))  # type: ignore[assignment]
+    found_kind = Decisions(kind, axis, _threshold(logits, y, kind), tolerance)
+    return _scaled(found_kind, output)
+
+
+def _kind(logits: Tensor, y: Tensor | None) -> tuple[Kind, int]:
+    """What an output is, by its shape and that of the labels."""
+    axis = _axis(logits, y)
+    if y is not None and y.numel() == logits.numel():
+        return ("sign" if _two_values(y) else "value"), -1
+    single = logits.dim() == 1 or logits.shape[axis] == 1
+    return ("value", -1) if single else ("class", axis)
+
+
+def _axis(logits: Tensor, y: Tensor | None) -> int:
+    """The axis of the classes: the one that labels lack, or that of channels, or the last."""
+    shape = tuple(logits.shape)
+    if y is not None:
+        for axis in (len(shape) - 1, *range(1, len(shape) - 1)):
+            if tuple(y.shape) == shape[:axis] + shape[axis + 1 :]:
+                return -1 if axis == len(shape) - 1 else axis
+    if len(shape) == 4 and shape[1] > 1 and shape[1] != shape[2] == shape[3]:
+        return 1  # square images, channels first
+    return -1
+
+
+def _two_values(y: Tensor) -> bool:
+    """Whether labels are 0 and 1, or -1 and 1."""
+    known = y[y != IGNORED]
+    return bool(((known == 0) | (known == 1)).all()) or bool((known.abs() == 1).all())
+
+
+def _threshold(logits: Tensor, y: Tensor | None, kind: Kind) -> float:
+    """One half for probabilities of labels that are 0 or 1; else zero."""
+    if kind != "sign" or (y is not None and bool((y == -1).any())):
+        return 0.0
+    return 0.5 if bool(((logits >= 0) & (logits <= 1)).all()) else 0.0
+
+
+def _scaled(decisions: Decisions, output: Any) -> Decisions:
+    """Decisions with the scale of values; the size of the output where samples do not differ."""
+    if decisions.kind != "value":
+        return decisions
+    scores = decisions.scores(output)[:, 0].double()
+    scores = scores[scores.isfinite().all(-1)]
+    size = scores.square().sum(-1).mean().sqrt()
+    spread = (scores - scores.mean(0)).square().sum(-1).mean().sqrt()
+    scale = float(spread if spread > 1e-6 * size else size) if len(scores) else 1.0
+    return replace(decisions, scale=scale or 1.0)
