@@ -1,8 +1,5 @@
 """Operators against dense matrices, in all regimes of samples and features."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import torch
@@ -215,27 +212,6 @@ def test_bad_arguments() -> None:
         EquivalentOperator(operator.basis, scale=1.0, core=core, shift=1.0)
     with pytest.raises(ValueError, match=r"shape \(3, 3\), got \(2, 2\)"):
         EquivalentOperator(operator.basis, scale=1.0, core=core[:2, :2] * 0, shift=1.0)
-
-
-@pytest.mark.thorough
-def test_linear_operator_is_asked_for_only_where_it_is_used() -> None:
-    code = """
-import sys
-import shoal, torch
-assert "linear_operator" not in sys.modules
-sys.modules["linear_operator"] = None  # as if it were not installed
-x = torch.randn(6, 40, generator=torch.manual_seed(0), dtype=torch.float64) / 40**0.5
-found = shoal.equivalent(shoal.DEQ(shoal.activations.ReLU(), 0.2, 0.8), x).ck
-found.solve(x[:, 0])
-try:
-    found.linear_operator()
-except ImportError as error:
-    assert "needs the package linear_operator" in str(error), error
-    assert "pip install 'shoal[gpytorch]'" in str(error), error
-else:
-    raise AssertionError
-"""
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
