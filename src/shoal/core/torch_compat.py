@@ -71,9 +71,9 @@ def apply(operation: type[torch.autograd.Function], *arguments: Any) -> Any:
 
 def is_transformed(*arguments: Any) -> bool:
     """Whether a transform of ``torch.func`` is at work, or has left its mark on a tensor."""
-    return peek_interpreter_stack() is not None or any(
-        isinstance(a, Tensor) and is_wrapped(a) for a in arguments
-    )
+    if peek_interpreter_stack() is not None:
+        return True
+    return any([isinstance(a, Tensor) and is_wrapped(a) for a in arguments])  # noqa: C419 (short)
 
 
 def is_mapped(value: Any) -> bool:
@@ -90,6 +90,14 @@ def largest(values: Tensor) -> float:
     while is_wrapped(values):
         values = get_unwrapped(values)
     return float(values.max())
+
+
+def extremes(values: Tensor) -> tuple[float, float]:
+    """The smallest and the largest entry as numbers, NaN if there is one, below all transforms."""
+    while is_wrapped(values):
+        values = get_unwrapped(values)
+    least, most = torch.aminmax(values)
+    return float(least), float(most)
 
 
 def physical(values: Tensor, columns: int = 0) -> Tensor:

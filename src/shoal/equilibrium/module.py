@@ -14,7 +14,7 @@ from shoal.equilibrium.anderson import Anderson
 from shoal.equilibrium.broyden import Broyden
 from shoal.equilibrium.gradients import Gradient, SolveOptions, check_gradient
 from shoal.equilibrium.prepared_cell import PreparedCell, prepared_inputs
-from shoal.equilibrium.problem import CallScope, FunctionProblem, owner_of
+from shoal.equilibrium.problem import CallScope, FunctionProblem
 from shoal.equilibrium.solution import LastSolution, Solution, SolveLog, check_on_failure
 from shoal.equilibrium.solver import Picard, Solver, check_solver
 from shoal.equilibrium.state import State, StateLayout
@@ -179,7 +179,7 @@ class Equilibrium(nn.Module):
         if warm:
             self._last.keep(found)
         state = problem.layout.state(found.value)
-        held = pytree.tree_map(Tensor.detach, state)
+        held = problem.layout.state(found.value.detach())
         self.solution = replace(found, value=held, log=options.log)
         return state
 
@@ -191,17 +191,10 @@ class Equilibrium(nn.Module):
             _check_rows((inputs, named), len(start))
         function, scope = self.cell, CallScope(start)
         if isinstance(function, PreparedCell):
-            inputs, function = prepared_inputs(function, inputs, named), function.step
+            inputs, named, function = prepared_inputs(function, inputs, named), {}, function.step
             scope.begin()
-        elif named:
-            inputs, function = (*inputs, named), _by_name(function)
         problem = FunctionProblem(
-            function,
-            layout,
-            inputs,
-            module=owner_of(self.cell),
-            separable=self.separable,
-            scope=scope,
+            function, layout, inputs, named, separable=self.separable, scope=scope
         )
         return problem, start
 
@@ -315,16 +308,6 @@ def _for_autocast(
 
     fallbacks = tuple(map(coarser, options.fallbacks))
     return replace(options, solver=coarser(options.solver), fallbacks=fallbacks)
-
-
-def _by_name(cell: Callable[..., State]) -> Callable[..., State]:
-    """A cell that takes the inputs that have names as its last one, a dictionary."""
-
-    def call(z: State, *inputs: Any) -> State:
-        *others, named = inputs
-        return cell(z, *others, **named)
-
-    return call
 
 
 def _check_rows(inputs: tuple[Any, ...], samples: int) -> None:
