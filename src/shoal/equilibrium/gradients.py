@@ -47,6 +47,7 @@ from shoal.equilibrium.problem import (
 from shoal.equilibrium.solution import OnFailure, Solution, SolveLog, Status, handle_failure
 from shoal.equilibrium.solver import DampedPicard, Picard, Solver
 
+_LOW, _HIGH = 2.0**-10, 2.0**10  # right-hand sides between them are solved for as they are
 _DUAL_TENSORS_LAST = (
     "the tangent of a dual tensor through an equilibrium cannot be differentiated again, since its "
     "linear equation is solved without a graph; take torch.func.jvp or jacfwd, which can"
@@ -378,7 +379,10 @@ class SolveOptions:
         """
         right = equation.right.detach()
         size, finite = _unit(right, coupled=equation.samples_coupled)
-        unit = right / size
+        as_it_is = isinstance(size, float) and _LOW < size < _HIGH and finite is None
+        if as_it_is and not self.adjoint_solvers[0].atol:
+            size = None
+        unit = right if size is None else right / size
         if finite is not None:
             unit = unit.masked_fill(~finite, 0.0)
         with without_forward_mode():
@@ -389,14 +393,17 @@ class SolveOptions:
             left: Tensor = torch.linalg.vector_norm(unit, dim=1).to(residual.dtype)
             value = torch.where(found.converged[:, None], value, 0.0)
             residual = torch.where(found.converged, residual, left)
-        value = value * size
-        residual = residual * (size if isinstance(size, float) else size[:, 0])
+        if size is not None:
+            value = value * size
+            residual = residual * (size if isinstance(size, float) else size[:, 0])
         if finite is not None:
             value = torch.where(finite, value, right)
             residual = residual.masked_fill(~finite[:, 0], 0.0)
-        found = replace(found, value=value, residual=residual)
+        if value is not found.value:
+            found = replace(found, value=value, residual=residual)
+            outcome = replace(outcome, solution=found)
         self.report("backward", found, converged=outcome.converged, tried=self.adjoint_solvers)
-        return replace(outcome, solution=found)
+        return outcome
 
     def report(
         self,
@@ -437,7 +444,7 @@ class SolveOptions:
         return SolveOptions(self.solver, gradient, on_failure, fallbacks=self.fallbacks)
 
 
-def _unit(right: Tensor, *, coupled: bool) -> tuple[Tensor | float, Tensor | None]:
+def _unit(right: Tensor, *, coupled: bool) -> tuple[Tensor | float | None, Tensor | None]:
     """The size of a right-hand side, and which rows are finite if not all are.
 
     Rows in different units must not send each other anything: where samples may be coupled, there
@@ -501,7 +508,7 @@ def _attached(outcome: Outcome, theorem: _Theorem) -> Tensor:
         value = near.value
         if not any(tensor.requires_grad for tensor in tensors) and not depends(value, near.z):
             return z.clone()
-        theorem = replace(theorem, near=near)
+        theorem = _Theorem(theorem.gradient, theorem.options, problem, near)
     try:
         found: Tensor = apply(_Attached, value, z, theorem, *tensors)
     except RuntimeError as error:
@@ -522,7 +529,8 @@ class _Attached(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         value, z, ctx.theorem, *tensors = inputs
         ctx.save_for_backward(value, output, *tensors)
-        ctx.save_for_forward(value, z, *tensors)
+        if in_forward_mode():
+            ctx.save_for_forward(value, z, *tensors)
 
     @staticmethod
     @in_full_precision

@@ -130,7 +130,6 @@ class Equilibrium(nn.Module):
             raise ValueError("separable must be False for a state that is one sample, got True")
         self.solution: Solution | None = None
         self._last = LastSolution()
-        self._scope: CallScope | None = None  # of the last solve
 
     @property
     def log(self) -> SolveLog:
@@ -169,13 +168,15 @@ class Equilibrium(nn.Module):
         named: dict[str, Any],
     ) -> State:
         problem, start = self.problem(z0, *inputs, **named)
-        scope = self._scope = problem.scope
+        self._last.scope = scope = problem.scope
         if scope is not None and scope.autocast:
             options = _for_autocast(options, start.dtype, scope.dtype)
         warm = self.warm_start and self.training and torch.is_grad_enabled()
         warm = warm and options.gradient.starts_anywhere
+        if warm:
+            start = self._last.instead_of(start)
         with full_precision(start):
-            found = options.solve(problem, self._last.instead_of(start) if warm else start)
+            found = options.solve(problem, start)
         if warm:
             self._last.keep(found)
         state = problem.layout.state(found.value)
@@ -203,7 +204,7 @@ class Equilibrium(nn.Module):
 
         Random numbers are those of the last solve: of the map whose equilibrium it is.
         """
-        last = self._scope
+        last = self._last.scope
         with nullcontext() if last is None else last.prepared_again():
             problem, _ = self.problem(z, *inputs, **named)
         if last is not None:
@@ -280,7 +281,6 @@ class Equilibrium(nn.Module):
             **super().__getstate__(),  # type: ignore[no-untyped-call]
             "solution": None,
             "_last": LastSolution(),
-            "_scope": None,
             "options": replace(self.options, log=SolveLog(once=True)),
         }
 

@@ -13,6 +13,7 @@ from torch.masked import MaskedTensor
 
 from shoal.core.torch_compat import (
     below_unmapped,
+    is_autocast,
     kept_buffers,
     lent_tensors,
     named_tensors,
@@ -182,7 +183,7 @@ class FunctionProblem(Problem):
         return value
 
     @cached_property
-    def tensors(self) -> tuple[Tensor, ...]:  # type: ignore[override]
+    def tensors(self) -> tuple[Tensor, ...]:
         """Input tensors, and parameters and buffers of the module."""
         return (*self._given, *self._held.values())
 
@@ -332,9 +333,7 @@ class CallScope:
 
     def __init__(self, tensor: Tensor) -> None:
         self.kind = tensor.device.type
-        self.autocast = torch.amp.is_autocast_available(self.kind) and torch.is_autocast_enabled(
-            self.kind
-        )
+        self.autocast = is_autocast(self.kind)
         self.dtype = torch.get_autocast_dtype(self.kind) if self.autocast else None
         self.random: bool | None = None
         self.is_plain = False

@@ -204,8 +204,8 @@ class Verdict:
         residual, size = plain_norms(value, z)
         first = torch.maximum(residual, size)
         low, high = _PLAIN.get(z.dtype, _PLAIN[torch.float32])
-        self._least, most = extremes(first)
-        if not low <= self._least <= most <= high:
+        least, most = extremes(first)
+        if not low <= least <= most <= high:
             residual, size = safe_norms(value, z)
             if not largest(size) < math.inf:
                 raise ValueError("z0 must be finite, got NaN or infinity among its entries")
@@ -214,15 +214,16 @@ class Verdict:
             least, most = extremes(first.masked_fill(zeros, high))
             if not low <= least <= most <= high:
                 self._norms = safe_norms
+        self._least = least
         self._tolerance = Tolerance.of(self.solver, residual, first, z.dtype)
-        self.worst = largest(self._tolerance.excess(residual.double(), size))  # in range
+        self.worst = largest(self._tolerance.excess(residual, size))
         if self.solver.atol:
             self._note_vain(residual, size)
         self._start = self._last = Look(z, residual, size, 0)
         self._before = (0, residual)
         if self.worst <= 1:
             return self._end_together(z, residual, 0)
-        return None if self.worst < math.inf else self._judge(self._start)
+        return None if most < math.inf else self._judge(self._start)
 
     def _note_vain(self, residual: Tensor, size: Tensor) -> None:
         """Note how many samples have an absolute tolerance above their start."""
