@@ -197,7 +197,7 @@ class Convolution(nn.Module):
 def floods(samples: int, seed: int) -> tuple[Tensor, Tensor]:
     """Images of open pixels and one marked; which pixels the mark reaches."""
     generator = torch.Generator().manual_seed(seed)
-    open_pixels = (torch.rand(samples, 8, 8, generator=generator) < 0.65).float()
+    open_pixels = (torch.rand(samples, 8, 8, generator=generator) < 0.5).float()
     mark = torch.zeros(samples, 8, 8)
     mark[:, 4, 4] = open_pixels[:, 4, 4] = 1
     reached = mark
@@ -233,7 +233,7 @@ MODELS: dict[str, tuple[Callable[[int], nn.Module], int, Data, int, int]] = {
     "two_states": (TwoStates, 4, parities, 4, 500),
     "step_index": (StepIndex, 6, parities, 6, 700),
     "recurrent_depth": (RecurrentDepth, 6, sums, 3, 900),
-    "convolution": (Convolution, 8, floods, 4, 400),
+    "convolution": (Convolution, 8, floods, 4, 600),
     "plain": (Plain, 6, rings, 1, 500),
 }
 

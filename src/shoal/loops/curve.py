@@ -80,6 +80,7 @@ class Recording:
         state_norms: Norm of the state after each iteration.
         first_change: First iteration that changes a decision of a sample; 0 if none does.
         last_change: Last iteration that changes a decision of a sample; 0 if none does.
+        counted: Decisions that count, all but those with labels that are left out.
         still: Decisions that have not changed in the second half.
         recent: The last outputs, in rows.
         halfway: The output after half of the iterations, in rows.
@@ -96,6 +97,7 @@ class Recording:
     state_norms: list[Tensor] = field(default_factory=list)
     first_change: Tensor = field(default_factory=lambda: torch.zeros(0))
     last_change: Tensor = field(default_factory=lambda: torch.zeros(0))
+    counted: Tensor = field(default_factory=lambda: torch.zeros(0))
     still: Tensor = field(default_factory=lambda: torch.zeros(0))
     recent: deque[Tensor] = field(default_factory=lambda: deque(maxlen=2 * LONGEST_PERIOD + 1))
     halfway: Tensor = field(default_factory=lambda: torch.zeros(0))
@@ -136,13 +138,18 @@ class Quality:
             return values.double(), torch.ones(len(found), dtype=torch.float64)
         assert self.labels is not None
         if self.classes:
-            counted = (self.labels != IGNORED).double()
-            right = (found == self.labels).double() * counted
-            return right.sum(1) / counted.sum(1).clamp_min(1), counted.sum(1)
+            weights = self.counted(found).double()
+            right = (found == self.labels).double() * weights
+            return right.sum(1) / weights.sum(1).clamp_min(1), weights.sum(1)
         target = self.labels.double()
         spread = (target - target.mean(0)).square().sum((1, 2)).mean().clamp_min(1e-300)
         lost = (found.double() - target).square().sum((1, 2)) / spread
         return 1 - lost.nan_to_num(math.inf), torch.ones(len(found), dtype=torch.float64)
+
+    def counted(self, found: Tensor) -> Tensor:
+        """Return which decisions count."""
+        every = torch.ones(found.shape[:2], dtype=torch.bool, device=found.device)
+        return every & (self.labels != IGNORED) if self.classes else every
 
     def all_correct(self, found: Tensor) -> Tensor:
         """Return for which samples all decisions are correct."""
@@ -184,7 +191,9 @@ def record(
         found = decisions(output)
         rows = tensor_of(output).flatten(1).double() if tensor_of(output).dim() > 1 else (
             tensor_of(output)[:, None].double())  # fmt: skip
-        quality = quality or make_quality(found)
+        if quality is None:
+            quality = make_quality(found)
+            run.counted = quality.counted(found)
         _note_changes(run, before, found, decisions, n)
         if run.recent:
             run.moves.append(torch.linalg.vector_norm(rows - run.recent[-1], dim=1))
@@ -220,7 +229,7 @@ def _note_changes(
     same = decisions.same(before, found)
     if n > max(run.grid[-1] // 2, 1):
         run.still &= same
-    changed = (~same).any(1).cpu()
+    changed = (~same & run.counted).any(1).cpu()
     run.last_change = torch.where(changed, n, run.last_change)
     run.first_change = torch.where(changed & (run.first_change == 0), n, run.first_change)
 
@@ -245,6 +254,7 @@ def curve_of(run: Recording, reference: Tensor, decisions: Decisions, counted: T
         decisions: How decisions agree.
         counted: Which samples count.
     """
+    mask = run.counted[counted]
     same = [decisions.same(one, reference)[counted] for one in run.decisions]
     last = [
         (decisions.same(one, run.decisions[-1]) & run.still)[counted] for one in run.decisions
@@ -252,9 +262,9 @@ def curve_of(run: Recording, reference: Tensor, decisions: Decisions, counted: T
     trained = run.state_norms[min(_reference_step(run, reference), len(run.state_norms)) - 1]
     return Curve(
         run.grid,
-        tuple(map(decision_share, same)),
-        tuple(decision_share(one.all(1, keepdim=True)) for one in same),
-        tuple(map(decision_share, last)),
+        tuple(decision_share(one, mask) for one in same),
+        tuple(decision_share((one | ~mask).all(1, keepdim=True)) for one in same),
+        tuple(decision_share(one, mask) for one in last),
         tuple(quality_share(run, k, counted) for k in range(len(run.grid)))
         if run.quality else None,
         tuple(decision_share(one[counted][:, None]) for one in run.correct)
@@ -274,10 +284,11 @@ def _reference_step(run: Recording, reference: Tensor) -> int:
     return run.grid[-1]
 
 
-def decision_share(hits: Tensor) -> Share:
-    """The share of decisions that hold; shape (samples, decisions)."""
-    each = hits.double().mean(1)
-    return share(each, torch.full_like(each, hits.shape[1]))
+def decision_share(hits: Tensor, counted: Tensor | None = None) -> Share:
+    """The share of decisions that hold, out of those that count; shape (samples, decisions)."""
+    weights = torch.ones_like(hits, dtype=torch.float64) if counted is None else counted.double()
+    total = weights.sum(1)
+    return share((hits * weights).sum(1) / total.clamp_min(1), total)
 
 
 def quality_share(run: Recording, place: int, counted: Tensor) -> Share:

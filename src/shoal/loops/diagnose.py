@@ -104,13 +104,16 @@ def diagnose(
         if not bool(counted.any()):
             raise ValueError("inputs must have samples with finite outputs, got none after 1 step")
         reference = _reference(run, decisions, own, trained, loop)
-        notes += _notes(model, loop, inputs, counted, decisions, run, trained, seed)
+        starts = _start_agreement(loop, inputs, decisions, run, trained, seed)
+        notes += _notes(model, loop, inputs, counted, run, starts)
         several = behaviors(run, scale_of(tensor_of(own)))
         names = [name for (name, _), one in zip(several, counted.tolist(), strict=True) if one]
         behavior = max(dict.fromkeys(names), key=names.count)
         curve = curve_of(run, reference, decisions, counted.to(reference.device))
         choice = choose(
-            *(curve, run, trained, counted), converging=names.count("converges") / len(names)
+            *(curve, run, trained, counted),
+            converging=names.count("converges") / len(names),
+            alike=starts,
         )
         found = Diagnosis(
             model=name, loop=loop, trained=trained, behavior=behavior, curve=curve,
@@ -210,10 +213,8 @@ def _notes(
     loop: Loop,
     inputs: tuple[Any, ...],
     counted: Tensor,
-    decisions: Decisions,
     run: Recording,
-    trained: int | None,
-    seed: int,
+    starts: float | None,
 ) -> list[str]:
     """What else to know."""
     notes = []
@@ -232,13 +233,13 @@ def _notes(
         notes.append("the model was in training mode, and was measured in evaluation mode")
     if loop.max_steps is not None and run.grid[-1] == loop.max_steps:
         notes.append(f"the model's step embeddings end at {loop.max_steps} iterations")
-    agreement = _other_start(loop, inputs, decisions, run, trained, seed)
-    if agreement is not None:
-        notes.append(f"the first state is random: two starts agree in {agreement:.1%} of decisions")
+    if starts is not None:
+        notes.append(f"the first state is random: two starts agree in {starts:.1%} of decisions")
     return notes
 
 
-def _other_start(
+@torch.no_grad()
+def _start_agreement(
     loop: Loop,
     inputs: tuple[Any, ...],
     decisions: Decisions,
@@ -258,7 +259,7 @@ def _other_start(
         count = trained or run.grid[-1]
         other = decisions(loop.run(*inputs, steps=count))
     same = decisions.same(other, run.decisions[run.grid.index(count)])
-    return float(same.double().mean())
+    return float(same[run.counted].double().mean())
 
 
 def _samples(

@@ -234,7 +234,7 @@ def verdict_of(found: Diagnosis) -> str:
             f"{column[curve.at(n)].value:.1%} after {n}" for n in counts if n != found.trained
         )
         facts = f"agreement with {whole} is {numbers}"
-    no_loop = "; one iteration is enough" if found.loop_matters == "no" else ""
+    no_loop = "; one iteration is as good within a point" if found.loop_matters == "no" else ""
     on = "" if last == found.trained else f"; {_RUNNING[found.running_on]}"
     return f"{run}: {facts}{no_loop}{on}; {output}."
 

@@ -12,6 +12,7 @@ Matters = Literal["yes", "no", "hurts", "unknown"]
 RunningOn = Literal["helps", "hurts", "changes nothing", "unknown"]
 
 _ALIKE = 0.99  # agreement that counts as the same decisions
+_SOLVED = 0.95  # share of samples, alike in all decisions, of a loop that does not matter
 _NEARLY = 0.9  # agreement with the long run, from which an unlabeled loop may be run to its rest
 _FLAT = 0.25  # points of quality within which two counts are equally good
 _LOSS = 2.0  # points of quality that running on must lose to hurt
@@ -34,7 +35,13 @@ class Choice:
 
 
 def choose(
-    curve: Curve, run: Recording, trained: int | None, counted: Tensor, *, converging: float
+    curve: Curve,
+    run: Recording,
+    trained: int | None,
+    counted: Tensor,
+    *,
+    converging: float,
+    alike: float | None = None,
 ) -> Choice:
     """Choose by the quality of outputs if it is known, else by agreement.
 
@@ -44,10 +51,11 @@ def choose(
         trained: The count that the model runs.
         counted: Which samples count.
         converging: Share of samples whose output converges.
+        alike: Agreement of two random starts; ``None`` if the start is not random.
     """
     if run.quality:
-        return _by_quality(_Qualities(run, counted), curve.steps, trained)
-    return _by_agreement(curve, trained, converging)
+        return _by_quality(_Qualities(run, counted), curve, trained)
+    return _by_agreement(curve, trained, converging, min(_ALIKE, alike or 1.0))
 
 
 class _Qualities:
@@ -76,7 +84,8 @@ class _Qualities:
         return mean, abs(mean) > 2 * error
 
 
-def _by_quality(quality: _Qualities, grid: tuple[int, ...], trained: int | None) -> Choice:
+def _by_quality(quality: _Qualities, curve: Curve, trained: int | None) -> Choice:
+    grid = curve.steps
     best = max(quality.means)
     good = [k for k, mean in enumerate(quality.means) if mean >= best - _FLAT]
     own = None if trained is None else grid.index(trained)
@@ -92,13 +101,19 @@ def _by_quality(quality: _Qualities, grid: tuple[int, ...], trained: int | None)
     matters: Matters
     if by_loop < -_LOSS and by_loop_certainly:
         matters = "hurts"
-    elif gained <= 1:
+    elif gained <= 1 and not _more_are_solved(curve, stop):
         matters = "no"
     elif running == "hurts":
         matters = "hurts"
     else:
-        matters = "yes" if certain else "unknown"
+        matters = "yes" if certain or gained <= 1 else "unknown"
     return Choice(grid[stop], matters, running)
+
+
+def _more_are_solved(curve: Curve, stop: int) -> bool:
+    """Whether more samples have all decisions correct than after one iteration, beyond chance."""
+    solved = curve.sample_accuracy
+    return solved is not None and solved[stop].low > solved[0].high
 
 
 def _place(good: list[int], own: int | None, count: int) -> int:
@@ -116,25 +131,29 @@ def _place(good: list[int], own: int | None, count: int) -> int:
     return place
 
 
-def _by_agreement(curve: Curve, trained: int | None, converging: float) -> Choice:
+def _by_agreement(
+    curve: Curve, trained: int | None, converging: float, alike: float
+) -> Choice:
     """The least count with the decisions of the trained one, or of the rest of what nears it."""
     grid = curve.steps
-    own = None if trained is None else grid.index(trained)
-    settled = _from([one.value >= _ALIKE for one in curve.settled], len(grid) - 1)
-    if own is None:
-        rests = curve.settled[-1].value >= _ALIKE or converging >= _NEARLY
-        stop = settled if rests else None
-        running: RunningOn = "changes nothing" if rests else "unknown"
+    last = len(grid) - 1
+    settled = _from([one.value >= alike for one in curve.settled], last)
+    rests = converging >= _NEARLY
+    if trained is None:
+        if not rests and curve.settled[last].value < alike:
+            return Choice(None, "unknown", "unknown")
+        stop = settled
+        running: RunningOn = "changes nothing"
     else:
+        own = grid.index(trained)
         with_rest = curve.settled[own].value
-        stop = _from([one.value >= _ALIKE for one in curve.agreement], own)
-        running = "changes nothing" if with_rest >= _ALIKE else "unknown"
-        if converging >= _NEARLY and _NEARLY <= with_rest < _ALIKE and _surer(curve, own, settled):
+        stop = _from([one.value >= alike for one in curve.agreement], own)
+        running = "changes nothing" if with_rest >= alike else "unknown"
+        if rests and _NEARLY <= with_rest < alike and _surer(curve, own, settled):
             stop = settled
-    if stop is None:
-        return Choice(None, "unknown", running)
-    alike = curve.agreement[0].value >= _ALIKE and curve.settled[0].value >= _ALIKE * (own is None)
-    return Choice(grid[stop], "no" if alike else "yes", running)
+    first = curve.agreement[0].value if trained is not None else curve.settled[0].value
+    same = first >= alike and curve.sample_agreement[0].value >= _SOLVED
+    return Choice(grid[stop], "no" if same else "yes", running)
 
 
 def _from(holds: list[bool], last: int) -> int:
