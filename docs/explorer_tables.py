@@ -39,7 +39,7 @@ from shoal.activations import (
 )
 from shoal.core.files import write_text
 from shoal.gaussian import dual_derivative, hermite
-from shoal.numerics import Chebyshev, fit
+from shoal.numerics import chebyshev_nodes, coefficients_from_values, fit
 
 ACTIVATIONS: dict[str, Activation] = {
     "tanh": Tanh(),
@@ -62,6 +62,7 @@ ORDER = 64  # Hermite coefficients of the table, less one
 _TOLERANCE = 1e-7
 _UNIT = 1e-10  # in which coefficients are written; a fraction of the tolerance
 _DEGREE = 256
+_SCALES = 64  # degree of the nodes at which the angle is resolved
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ def activation_table(phi: Activation) -> ActivationTable:
     """
     same = phi.positively_homogeneous
     low, high = (1.0, 2.0) if same else SCALES  # where τ drops out, one value is enough
-    box = ((math.log(low), math.log(high)), (0.0, math.pi))
+    span, angles = (math.log(low), math.log(high)), (0.0, math.pi)
 
     def slope(scale: Tensor, angle: Tensor) -> Tensor:
         variance = (2 * scale).exp()[:, None].expand(-1, len(angle))
@@ -118,27 +119,29 @@ def activation_table(phi: Activation) -> ActivationTable:
         size = tau if same else (1 + tau**2).sqrt()
         return hermite(phi, tau, ORDER).T / size
 
-    slopes = fit(slope, box, tolerance=_TOLERANCE, max_degree=_DEGREE)
-    series = fit(coefficients, box[:1], tolerance=_TOLERANCE, max_degree=_DEGREE)
-    error = max(slopes.error, series.error) + _UNIT / 2 * math.prod(d + 1 for d in slopes.degrees)
+    some = chebyshev_nodes(_SCALES, *span)
+    around = fit(lambda t: slope(some, t), angles, tolerance=_TOLERANCE / 2, max_degree=_DEGREE)
+    nodes = chebyshev_nodes(around.degree, *angles)
+    across = fit(lambda t: slope(t, nodes).T, span, tolerance=_TOLERANCE / 2, max_degree=_DEGREE)
+    slopes = coefficients_from_values(across.coefficients.T)
+    series = fit(coefficients, span, tolerance=_TOLERANCE, max_degree=_DEGREE)
+    error = max(around.error + across.error, series.error) + _UNIT / 2 * slopes.numel()
     return ActivationTable(
         source=f"shoal.activations.{phi!r}",
         lipschitz=phi.lipschitz,
         homogeneous=same,
         slopes=_integers(slopes),
-        hermite=_integers(series),
+        hermite=_integers(series.coefficients),
         error=float(f"{error:.1e}"),
     )
 
 
-def _integers(series: Chebyshev) -> list[list[int]]:
+def _integers(coefficients: Tensor) -> list[list[int]]:
     """The rows of coefficients in units, without the zeros that end them."""
-    rows = (series.coefficients / _UNIT).round().to(torch.int64).tolist()
+    rows = (coefficients / _UNIT).round().to(torch.int64).tolist()
     for row in rows:
         while row and row[-1] == 0:
             row.pop()
-    while rows and not rows[-1] and series.coefficients.ndim == len(series.box):
-        rows.pop()
     return rows
 
 

@@ -1,144 +1,234 @@
-"""The value: evaluation, compression, bad points."""
+"""Series of one variable, and their fits: within the stated error, or refused with a reason."""
 
-import copy
 import math
-import pickle
+from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given, reject
+from hypothesis import strategies as st
+from numpy.polynomial import chebyshev as reference
 from torch import Tensor
 
-from numerics.helpers import Box, largest_error, on_grid, scattered
 from shoal.core.exceptions import AccuracyError
-from shoal.numerics import Chebyshev, fit
+from shoal.numerics import (
+    Chebyshev,
+    chebyshev_basis,
+    chebyshev_nodes,
+    coefficients_from_values,
+    differentiate,
+    fit,
+)
+from shoal.numerics.chebyshev import supremum
 
 EPSILON = torch.finfo(torch.float64).eps
-BOX = ((-1.0, 1.0), (0.0, 2.0), (1.0, 4.0))
+UNIT = (-1.0, 1.0)
 
 
-def wave(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
-    return torch.cos(x + 2 * y) * torch.exp(-x * z / 4) + y / z
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
-@pytest.fixture(scope="module")
-def series() -> Chebyshev:
-    return fit(on_grid(wave), BOX, tolerance=1e-9)
+def scattered(span: tuple[float, float], count: int = 50_000) -> Tensor:
+    """Random points, and both ends."""
+    x = torch.rand(count, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    x[:2] = torch.tensor([0.0, 1.0])
+    return span[0] * (1 - x) + span[1] * x
 
 
-@pytest.fixture(scope="module", params=["full", "compressed"])
-def either(request: pytest.FixtureRequest, series: Chebyshev) -> Chebyshev:
-    return series if request.param == "full" else series.compress(1e-9)
+def largest_error(series: Chebyshev, function: Callable[[Tensor], Tensor]) -> float:
+    x = scattered(series.span)
+    return float((series(x) - function(x)).abs().max())
 
 
-def test_points_broadcast(either: Chebyshev) -> None:
-    x, y, z = scattered(BOX, 8)
-    grid = either(x[:, None, None], y[:, None], z)
-    assert grid.shape == (8, 8, 8)
-    pairs = torch.stack([grid[i, i, i] for i in range(8)])
-    # Matrix products of different shapes round differently: some units of each of many terms.
-    torch.testing.assert_close(either(x, y, z), pairs, rtol=0, atol=2**7 * EPSILON)
-    assert either(x[3], y, z[5]).shape == (8,)
-    assert either(x[0], y[0], z[0]).shape == ()
+@pytest.mark.parametrize("degree", [1, 2, 7, 64, 1000])
+def test_nodes_are_symmetric_ascending_nested_extrema(degree: int) -> None:
+    nodes = chebyshev_nodes(degree)
+    assert torch.equal(nodes, -nodes.flip(0))
+    assert nodes[0] == -1
+    assert nodes[-1] == 1
+    assert bool((nodes.diff() > 0).all())
+    # |T_n| = 1 there; an error of half a unit in x is quadratic in effect but for the ends.
+    extrema = torch.cos(degree * torch.acos(nodes)).abs()
+    assert float((extrema - 1).abs().max()) <= degree * EPSILON
+    finer = chebyshev_nodes(2 * degree, 0.1, 3.0)[::2]
+    assert torch.equal(finer, chebyshev_nodes(degree, 0.1, 3.0))
 
 
-@pytest.mark.parametrize("shape", [(0,), (3, 0), (0, 1, 2)])
-def test_no_points(either: Chebyshev, shape: tuple[int, ...]) -> None:
-    assert either(*(torch.empty(shape, dtype=torch.float64) for _ in BOX)).shape == shape
+@pytest.mark.parametrize("dim", [0, 1, 2])
+@pytest.mark.parametrize("size", [1, 2, 3, 9, 30])
+def test_interpolants_have_the_values(dim: int, size: int) -> None:
+    shape = [2, 3, 4]
+    shape[dim] = size
+    values = random(*shape)
+    basis = chebyshev_basis(chebyshev_nodes(size - 1), size - 1)
+    series = coefficients_from_values(values, dim)
+    back = torch.tensordot(series, basis, dims=([dim], [0])).movedim(-1, dim)
+    # Some units in the last place of values of size about 4, and of as many terms.
+    torch.testing.assert_close(back, values, rtol=0, atol=32 * size * EPSILON)
 
 
-def test_float64_computes_whatever_the_points_are(either: Chebyshev) -> None:
-    x, y, z = (t.float() for t in scattered(BOX, 100))
-    exact = either(x.double(), y.double(), z.double())
-    assert torch.equal(either(x, y, z), exact)
+@pytest.mark.parametrize("degree", [0, 1, 2, 40])
+def test_basis_is_the_cosines(degree: int) -> None:
+    angle = torch.linspace(0, math.pi, 101, dtype=torch.float64)
+    # T_k near an end moves by k² per unit of t, which carries half a unit of rounding.
+    expected = torch.cos(torch.arange(degree + 1)[:, None] * angle)
+    error = (chebyshev_basis(torch.cos(angle), degree) - expected).abs().max()
+    assert float(error) <= max(degree, 1) ** 2 * EPSILON
 
 
-def test_ends_of_the_box_are_inside_whatever_their_rounding() -> None:
-    line = fit(torch.exp, ((0.1, 0.7),), tolerance=1e-9)
-    for dtype in (torch.float16, torch.float32, torch.float64):
-        ends = torch.tensor([0.1, 0.7], dtype=dtype)
-        torch.testing.assert_close(line(ends).to(dtype), ends.exp())
-    with pytest.raises(ValueError, match="axis 0"):
-        line(ends + 1e-14)
+@pytest.mark.parametrize("degree", [0, 1, 2, 17])
+@pytest.mark.parametrize("dim", [0, 1])
+def test_derivative_matches_numpy(degree: int, dim: int) -> None:
+    coefficients = random(degree + 1, 3)
+    expected = torch.from_numpy(reference.chebder(coefficients.numpy(), axis=0))
+    if dim == 1:
+        coefficients, expected = coefficients.T, expected.T
+    # Sums of `degree` terms of size up to 2 degree.
+    tolerance = 4 * max(degree, 1) ** 2 * EPSILON
+    torch.testing.assert_close(differentiate(coefficients, dim), expected, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("size", [1, 2, 24])
+def test_supremum_is_a_close_upper_bound(size: int) -> None:
+    coefficients = random(3, size)
+    t = torch.linspace(-1, 1, 2001, dtype=torch.float64)
+    largest = float((coefficients @ chebyshev_basis(t, size - 1)).abs().max())
+    assert largest <= supremum(coefficients) * (1 + 64 * EPSILON)
+    assert supremum(coefficients) <= 1.01 * math.sqrt(2) * largest
+
+
+FUNCTIONS: dict[str, tuple[Callable[[Tensor], Tensor], tuple[float, float]]] = {
+    "exp": (torch.exp, (-1.0, 2.0)),
+    "runge": (lambda x: 1 / (1 + 25 * x**2), UNIT),
+    "odd runge": (lambda x: x / (1 + 25 * x**2), UNIT),
+    "even powers of T_4": (lambda x: torch.exp(8 * x**4 - 8 * x**2 + 1), UNIT),
+    "fast cosine": (lambda x: torch.cos(60 * x), (0.0, 2.0)),
+    "small ripple": (lambda x: x + 1e-4 * torch.sin(50 * x), UNIT),
+    "ripple behind T_4": (lambda x: x**4 + 1e-4 * torch.sin(50 * x), UNIT),
+    "far interval": (lambda x: torch.sin(x / 100), (1000.0, 1300.0)),
+    "large values": (lambda x: 1e3 * torch.exp(-x), (0.0, 3.0)),
+    "tanh": (lambda x: torch.tanh(3 * x), (-2.0, 1.0)),
+}
+
+
+@pytest.mark.parametrize("tolerance", [1e-3, 1e-7, 1e-10])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_the_stated_error_is_true_and_not_far_off(name: str, tolerance: float) -> None:
+    function, span = FUNCTIONS[name]
+    series = fit(function, span, tolerance=tolerance)
+    found = largest_error(series, function)
+    assert found <= series.error <= tolerance
+    assert series.error <= 100 * found
+
+
+@given(st.integers(1, 12), st.integers(0, 2**31), st.floats(-2, 2), st.floats(0.1, 1.1))
+def test_a_polynomial_is_its_own_fit(size: int, seed: int, low: float, width: float) -> None:
+    polynomial = Chebyshev((low, low + width), random(size, seed=seed))
+    found = fit(polynomial, polynomial.span, tolerance=1e-9)
+    x = scattered(polynomial.span, 200)
+    assert float((found(x) - polynomial(x)).abs().max()) <= found.error
+    # A trailing coefficient may be small enough to be cut, but none is invented.
+    assert found.degree <= polynomial.degree
+
+
+def test_constants_and_zero() -> None:
+    for value in (0.0, -3.0):
+        series = fit(lambda x, v=value: torch.full_like(x, v), (0.0, 2.0), tolerance=1e-12)
+        assert series.degree == 0
+        assert float(series(torch.tensor(1.3))) == value
+        assert series.error <= 16 * EPSILON * abs(value)
+
+
+@pytest.mark.parametrize("parity", [0, 1])
+def test_parity_does_not_end_the_fit_early(parity: int) -> None:
+    def function(x: Tensor) -> Tensor:
+        return torch.cos(30 * x - parity * math.pi / 2)
+
+    series = fit(function, UNIT, tolerance=1e-10)
+    assert float(series.coefficients[1 - parity :: 2].abs().max()) <= 4 * EPSILON
+    assert largest_error(series, function) <= series.error
+
+
+@pytest.mark.parametrize("shift", [0.0, 5.0])
+def test_what_hides_between_the_nodes_is_found(shift: float) -> None:
+    def hidden(x: Tensor) -> Tensor:  # (1 - x²) U_7(x), zero at all nodes of the first grid
+        angle = torch.acos(x.clamp(-1, 1))
+        return shift + torch.sin(angle) * torch.sin(8 * angle)
+
+    series = fit(hidden, UNIT, tolerance=1e-9)
+    assert largest_error(series, hidden) <= series.error <= 1e-9
 
 
 @pytest.mark.parametrize(
-    ("points", "error", "complaint"),
+    ("function", "complaint"),
     [
-        ((0.0, 1.0), ValueError, "3 axes, got 2"),
-        ((0.0, 2.1, 2.0), ValueError, r"axis 1 must lie in \[0, 2\], got values from 2.1 to 2.1"),
-        ((-math.inf, 1.0, 2.0), ValueError, r"axis 0 must lie in \[-1, 1\]"),
-        ((0.0, 1.0, math.nan), ValueError, "axis 2 must not be NaN"),
-        ((0, 1.0, 2.0), TypeError, "axis 0 must be a floating-point .*, got dtype torch.int64"),
-        ((torch.zeros(1, requires_grad=True), 1.0, 2.0), ValueError, "must not require gradients"),
+        (torch.abs, "too rough"),
+        (lambda x: (x - 0.3).abs(), "too rough"),
+        (lambda x: (1 + x).sqrt(), "too rough"),
+        (lambda x: (x - 0.1).sign(), "too rough"),
+        (lambda x: torch.cos(2000 * x), "too rough"),
+        (lambda x: 1 / (1 + 1e4 * x**2), "too rough"),
+        (lambda x: x / 0, "met to nan"),
+        (lambda x: torch.stack([x.exp(), (x - 0.3).abs()]), "too rough"),
     ],
 )
-def test_bad_points(
-    series: Chebyshev, points: tuple[float, ...], error: type[Exception], complaint: str
+def test_what_one_series_cannot_represent(
+    function: Callable[[Tensor], Tensor], complaint: str
 ) -> None:
-    with pytest.raises(error, match=complaint):
-        series(*map(torch.as_tensor, points))
+    with pytest.raises(AccuracyError, match=complaint):
+        fit(function, UNIT, tolerance=1e-8)
 
 
-@pytest.mark.parametrize("tolerance", [1e-2, 1e-5, 1e-8, 1e-12])
-@pytest.mark.parametrize("axes", [1, 2, 3])
-def test_compression_stays_within_tolerance_and_error(axes: int, tolerance: float) -> None:
-    def function(*x: Tensor) -> Tensor:
-        return 1 / (3 + sum(x))
-
-    full = fit(on_grid(function), ((-0.5, 1.0),) * axes, tolerance=1e-9)
-    small = full.compress(tolerance)
-    points = scattered(full.box)
-    change = float((small(*points) - full(*points)).abs().max())
-    assert change <= tolerance + 2**6 * EPSILON  # the rounding of the two evaluations
-    assert largest_error(small, function) <= small.error
-    assert small.error <= full.error + tolerance + 2**8 * EPSILON
-    assert small.tucker is not None
-    torch.testing.assert_close(small.tucker.dense(), small.coefficients, rtol=0, atol=0)
+@pytest.mark.parametrize("scale", [1.0, 1e6])
+def test_a_tolerance_below_rounding(scale: float) -> None:
+    with pytest.raises(AccuracyError, match="rounding errors leave no more digits"):
+        fit(lambda x: scale * torch.exp(x), UNIT, tolerance=4 * EPSILON * scale)
+    assert fit(lambda x: scale * torch.exp(x), UNIT, tolerance=1e-13 * scale)
 
 
-def test_compression_finds_the_rank() -> None:
-    def function(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
-        return torch.cos(x + y) * torch.exp(z)
+def test_noise_below_the_tolerance_is_no_obstacle() -> None:
+    noise = torch.Generator().manual_seed(0)
 
-    small = fit(on_grid(function), BOX, tolerance=1e-9).compress(1e-9)
-    assert small.tucker is not None
-    assert small.tucker.core.shape == (2, 2, 1)
-    assert "ranks=(2, 2, 1)" in repr(small)
+    def function(x: Tensor) -> Tensor:
+        return x.exp() + 1e-9 * (torch.rand(x.shape, dtype=x.dtype, generator=noise) - 0.5)
 
-
-def test_compression_below_rounding(series: Chebyshev) -> None:
-    with pytest.raises(AccuracyError, match="lost in rounding errors"):
-        series.compress(1e-18)
-    with pytest.raises(ValueError, match="tolerance must be > 0"):
-        series.compress(0.0)
+    series = fit(function, UNIT, tolerance=1e-6)
+    assert largest_error(series, torch.exp) <= series.error
+    with pytest.raises(AccuracyError, match="too rough"):
+        fit(function, UNIT, tolerance=1e-9)
 
 
-def test_copies_and_pickles(either: Chebyshev) -> None:
-    points = scattered(BOX, 10)
-    for twin in (copy.deepcopy(either), pickle.loads(pickle.dumps(either))):
-        assert torch.equal(twin(*points), either(*points))
-        assert (twin.box, twin.error) == (either.box, either.error)
+WAVES = torch.tensor([[1.0, 3.0, 0.2], [9.0, 2.0, 5.0]], dtype=torch.float64)
 
 
-@pytest.mark.parametrize(
-    ("box", "coefficients", "error", "complaint"),
-    [
-        (((0.0, 1.0),), torch.ones(3), 0.0, "float64 with 1 dimensions or more, got torch.float32"),
-        (((0.0, 1.0),) * 2, torch.ones(3).double(), 0.0, r"got torch.float64 of shape \(3,\)"),
-        (((0.0, 1.0),), torch.ones(0).double(), 0.0, "must not be empty"),
-        (((0.0, 1.0),), torch.tensor([math.nan]).double(), 0.0, "must be finite"),
-        (((0.0, 1.0),), torch.ones(3).double(), -1.0, "error must be >= 0"),
-        (((1.0, 0.0),), torch.ones(3).double(), 0.0, r"box\[0\]\[1\] must be > 1"),
-    ],
-)
-def test_bad_fields(box: Box, coefficients: Tensor, error: float, complaint: str) -> None:
-    with pytest.raises(ValueError, match=complaint):
-        Chebyshev(box, coefficients, error)
+@pytest.mark.parametrize("tolerance", [1e-3, 1e-7, 1e-10])
+def test_several_functions_at_once_are_each_within_the_error(tolerance: float) -> None:
+    found = fit(lambda x: torch.cos(WAVES[..., None] * x), (-1.0, 2.0), tolerance=tolerance)
+    assert found.coefficients.shape[:2] == WAVES.shape
+    assert found.error <= tolerance
+    assert largest_error(found, lambda x: torch.cos(WAVES[..., None] * x)) <= found.error
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_cuda(either: Chebyshev) -> None:
-    points = scattered(BOX, 10**6)
-    values = either(*(p.cuda() for p in points))
-    assert values.device.type == "cuda"
-    torch.testing.assert_close(values.cpu(), either(*points), rtol=0, atol=2**7 * EPSILON)
+@given(st.floats(-0.999, 0.999), st.sampled_from([1.0, 1.5, 3.0]), st.floats(-1.5, 0))
+def test_the_error_holds_for_kinks_anywhere(place: float, power: float, digits: float) -> None:
+    def function(x: Tensor) -> Tensor:
+        return (x - place).abs() ** power
+
+    try:
+        series = fit(function, UNIT, tolerance=10**digits, max_degree=256)
+    except AccuracyError:
+        reject()  # too many of these are an error
+    near = place + torch.linspace(-0.1, 0.1, 10_001, dtype=torch.float64)
+    x = torch.cat([scattered(series.span, 1000), near.clamp(-1, 1)])
+    assert float((series(x) - function(x)).abs().max()) <= series.error
+
+
+def test_values_keep_the_shape_and_match_numpy() -> None:
+    series = Chebyshev((0.0, 2.0), random(3, 9))
+    x = scattered(series.span, 60).view(3, 4, 5)
+    expected = reference.chebval((x - 1).numpy(), series.coefficients.numpy().T)
+    np.testing.assert_allclose(series(x), expected, rtol=0, atol=256 * EPSILON)
+    assert series(x.float()).dtype == torch.float64
+    assert series(x[:, :0]).shape == (3, 3, 0, 5)

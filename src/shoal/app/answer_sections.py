@@ -154,7 +154,7 @@ def _confusions(subject: Subject, found: Tensor, true: Tensor, title: str) -> Fi
 def _draw_confusions(axes: Axes, table: Tensor, names: tuple[str, ...]) -> None:
     """The confusion matrix, colored by shares of each true class."""
     shares = table / table.sum(1, keepdim=True).clamp_min(1)
-    axes.imshow(shares, cmap="Blues", vmin=0, vmax=1, aspect="auto")
+    axes.imshow(shares.numpy(), cmap="Blues", vmin=0, vmax=1, aspect="auto")
     for row, column in np.ndindex(*table.shape):
         if count := int(table[row, column]):
             color = "white" if shares[row, column] > 0.5 else "black"

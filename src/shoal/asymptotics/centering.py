@@ -16,7 +16,6 @@ from itertools import pairwise
 from typing import TypeVar
 
 import scipy  # imports its parts when they are first used
-import torch
 
 from shoal.activations import Activation, Affine
 from shoal.architectures import Architecture, ImageArchitecture, ImplicitNetwork
@@ -25,7 +24,8 @@ from shoal.core.checks import real
 from shoal.core.exceptions import AccuracyError, ConvergenceError
 from shoal.core.settings import in_standard_settings
 from shoal.gaussian import dual, hermite
-from shoal.kernels import kernel_function
+from shoal.kernels.pairs import loop_variance
+from shoal.kernels.recursions import Loop
 
 A = TypeVar("A", bound=Architecture)
 
@@ -82,10 +82,10 @@ def centered(architecture: A, input_norm: float) -> A:
     if layers.injection is None:
         return _shifted_cells(architecture, 1.0 if layers.gated else square, chain=True)
     injected = real("input_variance", float(layers.injection.variance), above=0.0) * square
-    variance = _loop_variance(layers, injected + float(layers.cells[0].bias_variance))
+    injected += float(layers.cells[0].bias_variance)
+    variance = _loop_variance(layers, injected)
     result = _shifted_cells(architecture, variance, chain=False)
-    kernels = kernel_function(result).own(torch.tensor(square, dtype=torch.float64))
-    actual = entering_variance(result.layers(), square, float(kernels.ck))
+    actual = loop_variance(Loop(result.layers().cells), injected)
     if abs(actual - variance) > _SAME * variance:
         raise ConvergenceError(
             f"no unique centering: hidden units have variance {variance:.6g} where the shift was "

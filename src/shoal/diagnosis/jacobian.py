@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from shoal.equilibrium.problem import Linearization, Problem
+from shoal.numerics.krylov import RowSpaces
 from shoal.numerics.norms import norms_from_below
-from shoal.numerics.row_spaces import RowSpaces
 
 _FORMED = 128  # entries of a state up to which the Jacobian is formed
 _ROUNDING = 500  # units of rounding in a product of many terms

@@ -10,7 +10,7 @@ from shoal.core.checks import integer, real
 from shoal.core.torch_compat import largest
 from shoal.equilibrium.problem import Problem
 from shoal.equilibrium.solver import Solver, row_sizes
-from shoal.numerics.row_spaces import RowSpaces
+from shoal.numerics.krylov import RowSpaces
 
 _SHORTEST = 2.0**-10  # a step that is halved more often is taken anyway
 

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from shoal.core.exceptions import AccuracyError, ConvergenceError
-from shoal.numerics import chebyshev_nodes, coefficients_from_values
-from shoal.numerics.sampling import off_grid
+from shoal.numerics import chebyshev_nodes, coefficients_from_values, off_grid
 
 _DEGREE = 28  # the next singularity is zero, so that terms fall by a factor of 5.8 at least
 _CHECKS = 7  # variances, off the grid, at which the error is measured

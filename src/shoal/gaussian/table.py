@@ -20,8 +20,7 @@ from shoal.core.caches import cached
 from shoal.core.exceptions import AccuracyError
 from shoal.core.settings import in_standard_settings
 from shoal.gaussian.grids import Orders, can_grid, grid
-from shoal.numerics import chebyshev_basis, chebyshev_nodes, coefficients_from_values
-from shoal.numerics.sampling import off_grid
+from shoal.numerics import chebyshev_basis, chebyshev_nodes, coefficients_from_values, off_grid
 
 Span: TypeAlias = tuple[int, int]
 

@@ -96,7 +96,7 @@ class Section:
 
     def _mean(self, angle: Tensor, *, mirrored: bool = False) -> Tensor:
         r"""$\int_0^\theta E(s) \sin s\,ds / (1 - \cos\theta)$, also at zero; or with E(π - s)."""
-        nodes, weights = gauss_legendre(_NODES + self.slope.degrees[0] // 2)
+        nodes, weights = gauss_legendre(_NODES + self.slope.degree // 2)
         share = (1 + nodes) / 2
         parts = []
         for some in angle.reshape(-1).split(max(1, _BLOCK // len(nodes))):
@@ -160,10 +160,10 @@ def _duals(phi: Activation, variance: Tensor) -> Callable[[Tensor], Tensor]:
 
 def _fit(function: Callable[[Tensor], Tensor], size: float) -> Chebyshev:
     if size == 0:
-        return Chebyshev(((0.0, math.pi),), torch.zeros(1, dtype=torch.float64))
+        return Chebyshev((0.0, math.pi), torch.zeros(1, dtype=torch.float64))
     return fit(
         function,
-        ((0.0, math.pi),),
+        (0.0, math.pi),
         tolerance=_TOLERANCE * size,
         max_degree=_LAST,
         first_degree=_FIRST,

@@ -44,8 +44,8 @@ from shoal.numerics import (
     chebyshev_basis,
     chebyshev_nodes,
     differentiate,
+    off_grid,
 )
-from shoal.numerics.sampling import off_grid
 
 _SMALLEST_ANGLE = 1e-7  # at which c still tells an angle, ...
 _WIDER = 10.0  # ... unless biases hide it: then angles grow by this factor ...

@@ -33,8 +33,8 @@ from shoal.numerics import (
     chebyshev_nodes,
     coefficients_from_values,
     fit,
+    off_grid,
 )
-from shoal.numerics.sampling import off_grid
 
 Span: TypeAlias = tuple[float, float]
 
@@ -214,13 +214,13 @@ def angular_surface(function: KernelFunction, squared_norm: float, tolerance: fl
 
     own = diagonal(function, torch.tensor([squared_norm], dtype=torch.float64).sqrt())
     unit = torch.where(own == 0, 1.0, own)
-    found = fit(lambda x: both(x) / unit, (ANY_ANGLE,), tolerance=tolerance, first_degree=_ANGULAR)
+    found = fit(lambda x: both(x) / unit, ANY_ANGLE, tolerance=tolerance, first_degree=_ANGULAR)
     return one_norm_surface(found, own[:, 0])
 
 
 def one_norm_surface(found: Chebyshev, diagonal: Tensor) -> Surface:
     """The surface for inputs of one norm, given both series in the angle and both diagonals."""
-    ((low, high),) = found.box
+    low, high = found.span
     constant = torch.ones(1, 1, dtype=torch.float64)
     series = found.coefficients[:, None, None].contiguous()
     ck, ntk = diagonal.tolist()
@@ -369,7 +369,7 @@ def _needed(lines: Callable[[Tensor], Tensor], span: Span, tolerance: float, mos
     """The degree that a family of lines needs; the surface is verified as a whole."""
     found = fit(
         lines,
-        (span,),
+        span,
         tolerance=2 * tolerance,
         max_degree=most,
         first_degree=_FIRST,

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from shoal.core.checks import float_tensor, real
 from shoal.core.exceptions import ConvergenceError
-from shoal.numerics.row_spaces import RowSpaces
+from shoal.numerics.krylov import RowSpaces
 
 _EVERY = 8  # steps between two looks at the Ritz values
 _COARSE = 1e-3  # a relative residual; the error of the eigenvalue is about its square
