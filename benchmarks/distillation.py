@@ -85,9 +85,8 @@ def run(name: str, options: argparse.Namespace) -> dict[str, object]:
     x, y, x_test, y_test = data(options)
     rest = len(x) - len(x) // 10
     net, initial, seconds = trained(ACTIVATIONS[name], x[:rest], y[:rest], options)
-    found = shoal.diagnose(net, None, x[rest : rest + 64], reference=initial)
-    depth = None if found.depth is None else {s: found.depth.quantile(s) for s in (0.5, 0.9, 1.0)}
-    print(f"{name}: {found!r}; effective depth {depth}; trained in {seconds:.0f} s", flush=True)
+    found = shoal.diagnose(net, x[rest : rest + 64], y=y[rest : rest + 64])
+    print(f"{name}: {found!r}; trained in {seconds:.0f} s", flush=True)
     twin = shoal.distill(
         net,
         x[:rest],
@@ -114,15 +113,14 @@ def run(name: str, options: argparse.Namespace) -> dict[str, object]:
         twin.save(options.output / f"{name}.json")
         if find_spec("matplotlib") is not None:
             twin.save(options.output / f"{name}.png")
-        found.save(options.output / f"{name}_diagnosis.json")
+        (options.output / f"{name}_diagnosis.json").write_text(found.to_json())
     return {
         "activation": name,
         "width": options.width,
         "epochs": options.epochs,
         "training_seconds": seconds,
         "behavior": found.behavior,
-        "spectral_radius": None if found.spectrum is None else found.spectrum.radius,
-        "effective_depth": depth,
+        "stop_at": found.stop_at,
         "kernel_change": found.kernel_change and found.kernel_change._asdict(),
         "test_accuracy": tested,
         "distillation": twin.document(),

@@ -274,16 +274,3 @@ if __name__ == "__main__":
     for name in sys.argv[1:] or MODELS:
         trained = train(name)
         save_file(trained.state_dict(), WEIGHTS / f"{name}.safetensors")
-        inputs, labels = MODELS[name][2](256, 0)
-        counts = (1, 2, 3, 4, 6, 7, 8, 12, 16, 32, 64, 128)
-        print(name, end=" ")
-        for n in counts:
-            if name == "step_index" and n > 16:
-                break
-            trained.steps = n
-            with torch.no_grad():
-                logits = trained(inputs)
-            chosen = logits.argmax(1 if logits.dim() == 4 else -1)
-            known = labels != -100
-            print(f"{n}:{100 * float((chosen == labels)[known].float().mean()):.1f}", end=" ")
-        print(flush=True)

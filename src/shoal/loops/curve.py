@@ -245,21 +245,22 @@ def _confidence(decisions: Decisions, output: Any) -> tuple[Tensor, Tensor]:
     return chosen.mean(1), chosen.amin(1)
 
 
-def curve_of(run: Recording, reference: Tensor, decisions: Decisions, counted: Tensor) -> Curve:
+def curve_of(
+    run: Recording, reference: Tensor, trained: int, decisions: Decisions, counted: Tensor
+) -> Curve:
     """The curve of a recording.
 
     Args:
         run: The recording.
         reference: Decisions of the model as it runs.
+        trained: Number of iterations that the model runs, or the largest.
         decisions: How decisions agree.
         counted: Which samples count.
     """
     mask = run.counted[counted]
     same = [decisions.same(one, reference)[counted] for one in run.decisions]
-    last = [
-        (decisions.same(one, run.decisions[-1]) & run.still)[counted] for one in run.decisions
-    ]
-    trained = run.state_norms[min(_reference_step(run, reference), len(run.state_norms)) - 1]
+    last = [(decisions.same(one, run.decisions[-1]) & run.still)[counted] for one in run.decisions]
+    size = run.state_norms[trained - 1]
     return Curve(
         run.grid,
         tuple(decision_share(one, mask) for one in same),
@@ -271,17 +272,9 @@ def curve_of(run: Recording, reference: Tensor, decisions: Decisions, counted: T
         if run.correct else None,
         tuple(float(mean[counted].mean()) for mean, _ in run.confidence)
         if run.confidence else None,
-        tuple(float((run.state_norms[n - 1] / trained)[counted].median()) for n in run.grid),
+        tuple(float((run.state_norms[n - 1] / size)[counted].median()) for n in run.grid),
         tuple(run.seconds),
     )  # fmt: skip
-
-
-def _reference_step(run: Recording, reference: Tensor) -> int:
-    """The number of iterations whose decisions are the reference, or the last."""
-    for n, found in zip(run.grid, run.decisions, strict=True):
-        if found is reference:
-            return n
-    return run.grid[-1]
 
 
 def decision_share(hits: Tensor, counted: Tensor | None = None) -> Share:

@@ -1,6 +1,7 @@
 """How many iterations does a loop need, and does running on help or hurt?"""
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -8,14 +9,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import Module
 
-from shoal.core.checks import instance, integer, real
+from shoal.core.checks import integer, real
+from shoal.core.exceptions import ConvergenceWarning
 from shoal.core.settings import in_standard_settings
 from shoal.core.torch_compat import pytree
 from shoal.loops.behavior import behaviors
-from shoal.loops.curve import Quality, Recording, curve_of, grid_of, record
+from shoal.loops.curve import Quality, curve_of, grid_of, record
 from shoal.loops.decisions import Decision, Decisions, decisions_of, scale_of, tensor_of
 from shoal.loops.diagnosis import Diagnosis, SampleDiagnosis, trials_of, verdict_of
-from shoal.loops.equilibrium import equilibrium_of
+from shoal.loops.equilibrium import EquilibriumReport, equilibrium_of
 from shoal.loops.find import find_loop, mixes
 from shoal.loops.loop import Loop
 from shoal.loops.verdict import choose
@@ -79,87 +81,163 @@ def diagnose(
         >>> d.behavior, d.loop_matters, d.stop_at
         ('converges', 'yes', 8)
     """
-    instance("model", model, Module | Loop)
+    if not isinstance(model, Module | Loop):
+        raise TypeError(
+            f"model must be a torch.nn.Module or a shoal.Loop, got {type(model).__name__}; of a "
+            "cell, make shoal.Loop(cell, z0, *inputs)"
+        )
     if y is not None and score is not None:
         raise ValueError("y and score must not both be given")
-    name = type(model).__name__
-    loop = model if isinstance(model, Loop) else find_loop(model, *inputs)
-    trained = loop.steps if steps is None else integer("steps", steps, at_least=1)
-    most = _most_steps(loop, trained, max_steps)
-    with evaluating(nn.ModuleList(loop.modules)):
-        own = _own_output(model, loop, inputs, trained, most, seed)
-        decisions = decisions_of(
-            own, y, decision=decision, tolerance=real("tolerance", tolerance, above=0, below=1)
-        )
-        notes = [loop.note] if loop.note else []
-        _refuse_random_steps(loop, inputs)
-        with torch.random.fork_rng():
-            torch.manual_seed(seed)
-            run = record(
-                *(loop, inputs, grid_of(trained, most), decisions),
-                lambda found: Quality(decisions, y, score, found),
-            )
-        finite = torch.stack(run.norms).isfinite().cpu()
-        counted = finite[0]
-        if not bool(counted.any()):
-            raise ValueError("inputs must have samples with finite outputs, got none after 1 step")
-        reference = _reference(run, decisions, own, trained, loop)
-        starts = _start_agreement(loop, inputs, decisions, run, trained, seed)
-        notes += _notes(model, loop, inputs, counted, run, starts)
-        several = behaviors(run, scale_of(tensor_of(own)))
-        names = [name for (name, _), one in zip(several, counted.tolist(), strict=True) if one]
-        behavior = max(dict.fromkeys(names), key=names.count)
-        curve = curve_of(run, reference, decisions, counted.to(reference.device))
-        choice = choose(
-            *(curve, run, trained, counted),
-            converging=names.count("converges") / len(names),
-            alike=starts,
-        )
-        found = Diagnosis(
-            model=name, loop=loop, trained=trained, behavior=behavior, curve=curve,
-            stop_at=choice.stop_at, loop_matters=choice.loop_matters, running_on=choice.running_on,
-            samples=_samples(run, several, finite, choice.stop_at), decided=decisions.words,
-            tried=(), verdict="", equilibrium=None, notes=tuple(notes),
-        )  # fmt: skip
-        wanted = loop.solves if equilibrium is None else equilibrium
-        if wanted and not loop.uses_step and (loop.solves or behavior == "converges"):
-            judge = _judge(decisions, y, score, reference, counted)
-            certified = any(map(_is_certified, nn.ModuleList(loop.modules).modules()))
-            with torch.random.fork_rng():
-                torch.manual_seed(seed)
-                report = equilibrium_of(loop, inputs, judge, certified=certified, seed=seed)
-            found = replace(found, equilibrium=report)
-        elif wanted:
-            why = "its step index" if loop.uses_step else f"an output that {behavior}"
-            found = replace(found, notes=(*notes, f"no equilibrium was looked for, due to {why}"))
-        found = replace(found, tried=trials_of(found))
+    tolerance = real("tolerance", tolerance, above=0, below=1)
+    training = isinstance(model, Module) and model.training
+    with warnings.catch_warnings(), torch.random.fork_rng(), torch.no_grad():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # the result has every status
+        loop = model if isinstance(model, Loop) else find_loop(model, *inputs)
+        trained = loop.steps if steps is None else integer("steps", steps, at_least=1)
+        most = _most_steps(loop, trained, max_steps)
+        with evaluating(nn.ModuleList(loop.modules)):
+            _refuse_random_steps(loop, inputs)
+            own = _own_output(model, loop, inputs, trained or min(_LOOKED, most), seed)
+            decisions = decisions_of(own, y, decision=decision, tolerance=tolerance)
+            measured = _Measured(loop, inputs, trained, most, decisions, y, score, own, seed)
+            found = measured.diagnosis(type(model).__name__, training=training)
+            wanted = loop.solves if equilibrium is None else equilibrium
+            if wanted and not loop.uses_step and (loop.solves or found.behavior == "converges"):
+                found = replace(found, equilibrium=measured.equilibrium())
+            elif wanted:
+                why = "step index" if loop.uses_step else f"output, which {found.behavior}"
+                note = f"no equilibrium was looked for because of the {why}"
+                found = replace(found, notes=(*found.notes, note))
+    found = replace(found, tried=trials_of(found))
     return replace(found, verdict=verdict_of(found))
 
 
-def _judge(
-    decisions: Decisions,
-    y: Tensor | None,
-    score: Callable[[Any], Tensor] | None,
-    reference: Tensor,
-    counted: Tensor,
-) -> Callable[[Any], tuple[float | None, float]]:
-    """A function that returns the quality and the agreement of an output."""
+class _Measured:
+    """A recording of a loop, and what is made of it.
 
-    def judge(output: Any) -> tuple[float | None, float]:
-        found = decisions(output)
-        agreement = decisions.same(found, reference)[counted].double().mean()
-        quality = Quality(decisions, y, score, found)
+    Attributes:
+        counted: Samples with a finite output after the first iteration.
+        reference: Decisions of the model as it runs.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        inputs: tuple[Any, ...],
+        trained: int | None,
+        most: int,
+        decisions: Decisions,
+        y: Tensor | None,
+        score: Callable[[Any], Tensor] | None,
+        own: Any,
+        seed: int,
+    ) -> None:
+        self.loop, self.inputs, self.trained, self.seed = loop, inputs, trained, seed
+        self.decisions, self.y, self.score = decisions, y, score
+        self.scale = scale_of(tensor_of(own))
+        torch.manual_seed(seed)
+        self.run = record(loop, inputs, grid_of(trained, most), decisions, self._quality)
+        self.counted = self.run.norms[0].isfinite()
+        if not bool(self.counted.any()):
+            raise ValueError("inputs must have samples with finite outputs, got none after 1 step")
+        if loop.solves:
+            self.reference = decisions(own)
+        else:
+            place = -1 if trained is None else self.run.grid.index(trained)
+            self.reference = self.run.decisions[place]
+
+    def _quality(self, found: Tensor) -> Quality:
+        return Quality(self.decisions, self.y, self.score, found)
+
+    def diagnosis(self, name: str, *, training: bool) -> Diagnosis:
+        """The diagnosis, without trials, verdict and equilibrium."""
+        run, counted, starts = self.run, self.counted, self._start_agreement()
+        several = behaviors(run, self.scale)
+        names = [name for (name, _), one in zip(several, counted.tolist(), strict=True) if one]
+        behavior = max(dict.fromkeys(names), key=names.count)
+        longest = self.trained or run.grid[-1]
+        curve = curve_of(run, self.reference, longest, self.decisions, counted)
+        converging = names.count("converges") / len(names)
+        choice = choose(
+            curve, run, self.trained, counted.cpu(), converging=converging, alike=starts
+        )
+        notes = ["the model was in training mode, and was measured in evaluation mode"] * training
+        return Diagnosis(
+            model=name, loop=self.loop, trained=self.trained, behavior=behavior, curve=curve,
+            stop_at=choice.stop_at, loop_matters=choice.loop_matters, running_on=choice.running_on,
+            samples=self._samples(several, choice.stop_at), decided=self.decisions.words,
+            tried=(), verdict="", equilibrium=None, notes=(*notes, *self._notes(starts)),
+        )  # fmt: skip
+
+    def equilibrium(self) -> EquilibriumReport:
+        """Equilibria, with the quality of the output there."""
+        torch.manual_seed(self.seed)
+        modules = nn.ModuleList(self.loop.modules).modules()
+        certified = any(map(_is_certified, modules))
+        return equilibrium_of(
+            self.loop, self.inputs, self._judge, certified=certified, seed=self.seed
+        )
+
+    def _judge(self, output: Any) -> tuple[float | None, float]:
+        """The quality of an output, and its agreement with the model as it runs."""
+        found = self.decisions(output)
+        same = self.decisions.same(found, self.reference)[self.counted]
+        agreement = float(same[self.run.counted[self.counted]].double().mean())
+        quality = self._quality(found)
         if not quality.known:
-            return None, float(agreement)
-        values, weights = (one[counted].cpu() for one in quality(output, found))
-        return float((values * weights).sum() / weights.sum()), float(agreement)
+            return None, agreement
+        values, weights = (one[self.counted].cpu() for one in quality(output, found))
+        return float((values * weights).sum() / weights.sum()), agreement
 
-    return judge
+    def _start_agreement(self) -> float | None:
+        """The agreement of two random starts after the trained count; ``None`` if not random."""
+        starts = []
+        for number in (self.seed, self.seed + 1):
+            torch.manual_seed(number)
+            starts.append(pytree.tree_leaves(self.loop.begin(*self.inputs)[0]))
+        if all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(*starts, strict=True)):
+            return None
+        torch.manual_seed(self.seed + 1)
+        count = self.trained or self.run.grid[-1]
+        other = self.decisions(self.loop.run(*self.inputs, steps=count))
+        same = self.decisions.same(other, self.run.decisions[self.run.grid.index(count)])
+        return float(same[self.run.counted].double().mean())
 
+    def _notes(self, starts: float | None) -> Iterator[str]:
+        if self.loop.note:
+            yield self.loop.note
+        missing = (~self.counted).nonzero()[:, 0].tolist()
+        if missing:
+            yield (
+                f"{len(missing)} of {len(self.counted)} samples are left out: their outputs are "
+                f"not finite from the first iteration on (samples "
+                f"{', '.join(map(str, missing[:5]))})"
+            )
+        if self.loop.samples_coupled or (len(self.counted) > 1 and mixes(self.loop, self.inputs)):
+            yield "samples of the batch depend on one another: decisions are those of this batch"
+        if self.loop.max_steps is not None and self.run.grid[-1] == self.loop.max_steps:
+            yield f"the model's step embeddings end at {self.loop.max_steps} iterations"
+        if starts is not None:
+            yield f"the first state is random: two starts agree in {starts:.1%} of decisions"
 
-def _is_certified(module: Module) -> bool:
-    """Whether a module is a network with a loop that provably contracts."""
-    return isinstance(module, EquilibriumNetwork) and module.well_posedness().contraction
+    def _samples(
+        self, several: list[tuple[str, int]], stop_at: int | None
+    ) -> tuple[SampleDiagnosis, ...]:
+        run = self.run
+        least: list[float | None] = [None] * len(several)
+        if run.confidence:
+            place = -1 if stop_at is None else run.grid.index(stop_at)
+            least = run.confidence[place][1].tolist()
+        return tuple(
+            SampleDiagnosis(
+                behavior if bool(self.counted[row]) else "not finite",
+                period,
+                int(run.first_change[row]),
+                int(run.last_change[row]),
+                least[row],
+            )
+            for row, (behavior, period) in enumerate(several)
+        )
 
 
 def _most_steps(loop: Loop, trained: int | None, max_steps: int | None) -> int:
@@ -167,115 +245,35 @@ def _most_steps(loop: Loop, trained: int | None, max_steps: int | None) -> int:
     most = _UNKNOWN if trained is None else _BEYOND * trained
     if max_steps is not None:
         most = integer("max_steps", max_steps, at_least=trained or 1)
-    return most if loop.max_steps is None else min(most, loop.max_steps)
+    if loop.max_steps is None:
+        return most
+    if trained is not None and trained > loop.max_steps:
+        raise ValueError(
+            f"steps must be at most {loop.max_steps}, the number of the model's step embeddings, "
+            f"got {trained}"
+        )
+    return min(most, loop.max_steps)
 
 
-@torch.no_grad()
 def _own_output(
-    model: Module | Loop,
-    loop: Loop,
-    inputs: tuple[Any, ...],
-    trained: int | None,
-    most: int,
-    seed: int,
+    model: Module | Loop, loop: Loop, inputs: tuple[Any, ...], steps: int, seed: int
 ) -> Any:
     """The output of the model as it runs."""
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        if loop.solves and isinstance(model, Module):
-            return model(*inputs)
-        return loop.run(*inputs, steps=trained or min(_LOOKED, most))
+    torch.manual_seed(seed)
+    if loop.solves and isinstance(model, Module):
+        return model(*inputs)
+    return loop.run(*inputs, steps=steps)
 
 
-def _reference(
-    run: Recording, decisions: Decisions, own: Any, trained: int | None, loop: Loop
-) -> Tensor:
-    """The decisions that others are compared with."""
-    if loop.solves:
-        return decisions(own)
-    return run.decisions[-1 if trained is None else run.grid.index(trained)]
-
-
-@torch.no_grad()
 def _refuse_random_steps(loop: Loop, inputs: tuple[Any, ...]) -> None:
     state, context = loop.begin(*inputs)
-    with torch.random.fork_rng():
-        first, second = (pytree.tree_leaves(loop.step(state, context, 0)) for _ in range(2))
-    if any(not torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(first, second)):  # noqa: B905
+    pair = [pytree.tree_leaves(loop.step(state, context, 0)) for _ in range(2)]
+    if not all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(*pair, strict=True)):
         raise ValueError(
             "the loop must do the same each time, got one that draws random numbers in each step"
         )
 
 
-@torch.no_grad()
-def _notes(
-    model: Module | Loop,
-    loop: Loop,
-    inputs: tuple[Any, ...],
-    counted: Tensor,
-    run: Recording,
-    starts: float | None,
-) -> list[str]:
-    """What else to know."""
-    notes = []
-    missing = int((~counted).sum())
-    if missing:
-        rows = (~counted).nonzero()[:5, 0].tolist()
-        notes.append(
-            f"{missing} of {len(counted)} samples are left out: their outputs are not finite from "
-            f"the first iteration on (samples {', '.join(map(str, rows))})"
-        )
-    if loop.samples_coupled or (len(counted) > 1 and mixes(loop, inputs)):
-        notes.append(
-            "samples of the batch depend on one another: decisions are those of this batch"
-        )
-    if isinstance(model, Module) and model.training:
-        notes.append("the model was in training mode, and was measured in evaluation mode")
-    if loop.max_steps is not None and run.grid[-1] == loop.max_steps:
-        notes.append(f"the model's step embeddings end at {loop.max_steps} iterations")
-    if starts is not None:
-        notes.append(f"the first state is random: two starts agree in {starts:.1%} of decisions")
-    return notes
-
-
-@torch.no_grad()
-def _start_agreement(
-    loop: Loop,
-    inputs: tuple[Any, ...],
-    decisions: Decisions,
-    run: Recording,
-    trained: int | None,
-    seed: int,
-) -> float | None:
-    """The agreement of two random starts after the trained count; ``None`` if none is random."""
-    starts = []
-    with torch.random.fork_rng():
-        for number in (seed, seed + 1):
-            torch.manual_seed(number)
-            starts.append(pytree.tree_leaves(loop.begin(*inputs)[0]))
-        if all(torch.equal(a, b) for a, b in zip(*starts, strict=True)):
-            return None
-        torch.manual_seed(seed + 1)
-        count = trained or run.grid[-1]
-        other = decisions(loop.run(*inputs, steps=count))
-    same = decisions.same(other, run.decisions[run.grid.index(count)])
-    return float(same[run.counted].double().mean())
-
-
-def _samples(
-    run: Recording, several: list[tuple[str, int]], finite: Tensor, stop_at: int | None
-) -> tuple[SampleDiagnosis, ...]:
-    least: list[float | None] = [None] * finite.shape[1]
-    if run.confidence:
-        place = run.grid.index(stop_at) if stop_at is not None else -1
-        least = run.confidence[place][1].tolist()
-    return tuple(
-        SampleDiagnosis(
-            behavior if bool(finite[0, row]) else "not finite",
-            period,
-            int(run.first_change[row]),
-            int(run.last_change[row]),
-            least[row],
-        )
-        for row, (behavior, period) in enumerate(several)
-    )
+def _is_certified(module: Module) -> bool:
+    """Whether a module is a network with a loop that provably contracts."""
+    return isinstance(module, EquilibriumNetwork) and module.well_posedness().contraction

@@ -209,9 +209,7 @@ def trials_of(found: Diagnosis) -> tuple[Trial, ...]:
 def verdict_of(found: Diagnosis) -> str:
     """The answer in a sentence."""
     curve, stop, last = found.curve, found.stop_at, found.curve.steps[-1]
-    grows = (
-        f", while its state grows {found.growth:.2g}-fold" if found.growth > _GROWN else ""
-    )
+    grows = f", while its state grows {found.growth:.2g}-fold" if found.growth > _GROWN else ""
     output = f"the output {found.behavior}{grows}"
     if stop is None:
         return (
@@ -234,6 +232,10 @@ def verdict_of(found: Diagnosis) -> str:
             f"{column[curve.at(n)].value:.1%} after {n}" for n in counts if n != found.trained
         )
         facts = f"agreement with {whole} is {numbers}"
+    if found.loop.solves and found.equilibrium is not None:
+        missing = len(found.samples) - found.equilibrium.solved
+        if missing:
+            output += f"; no equilibrium was found for {counted(missing, 'sample')}"
     no_loop = "; one iteration is as good within a point" if found.loop_matters == "no" else ""
     on = "" if last == found.trained else f"; {_RUNNING[found.running_on]}"
     return f"{run}: {facts}{no_loop}{on}; {output}."

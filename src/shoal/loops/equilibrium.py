@@ -127,7 +127,11 @@ class EquilibriumReport:
     def rows(self) -> Iterator[Row]:
         """The table of a page."""
         unique = {True: "unique: proved", False: "not unique", None: "no second one was found"}
-        yield Row("found", f"{self.solved} of {len(self.states)} samples", unique[self.unique])
+        yield Row(
+            "found",
+            f"{self.solved} of {len(self.states)} samples",
+            unique[self.unique] if self.solved else "",
+        )
         if self.spectrum is not None:
             yield Row("‖J‖", f"{self.spectrum.norm:.4g}", f"contraction: {self.contraction}")
             yield Row("spectral radius", f"{self.spectrum.radius:.4g}",
@@ -207,9 +211,7 @@ def equilibrium_of(
     contraction = "certified" if certified else "unknown"
     if not certified and spectrum is not None and spectrum.norm >= 1:
         contraction = "refuted"
-    return EquilibriumReport(
-        states, 1 + _STARTS, contraction, spectrum, tuple(costs), gradients
-    )
+    return EquilibriumReport(states, 1 + _STARTS, contraction, spectrum, tuple(costs), gradients)
 
 
 class _Cell(nn.Module):

@@ -1,7 +1,7 @@
 r"""The Jacobian of a loop at equilibria: norms, spectral radii and eigenvalues of each sample.
 
-The Jacobian of a small state is formed. For larger ones $\|J\|$ comes from Lanczos on $J^\top J$ and
-eigenvalues from Arnoldi, each sample with a Krylov space of its own.
+The Jacobian of a small state is formed. For larger ones $\|J\|$ comes from Lanczos on $J^\top J$,
+and eigenvalues from Arnoldi, each sample with a Krylov space of its own.
 """
 
 import math
@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from shoal.numerics.krylov import RowSpaces
 from shoal.numerics.norms import norms_from_below
-from shoal.numerics.row_spaces import RowSpaces
 
 _FORMED = 128  # entries of a state up to which the Jacobian is formed
 _ROUNDING = 500  # units of rounding in a product of many terms

@@ -162,9 +162,7 @@ class Loop:
         """Return the state and the context of some samples."""
         return _take(state, rows), self._parts.select(context, rows)
 
-    def as_cell(
-        self, context: Any
-    ) -> tuple[Callable[..., State], list[Tensor]]:
+    def as_cell(self, context: Any) -> tuple[Callable[..., State], list[Tensor]]:
         """Return a step as a function of the state and tensors, and the tensors of a context."""
 
         def cell(state: State, *tensors: Tensor) -> State:
@@ -316,9 +314,7 @@ class _CellParts:
     def tensors(self, context: tuple[Any, int]) -> list[Tensor]:
         return floating(context[0])
 
-    def with_tensors(
-        self, context: tuple[Any, int], tensors: Sequence[Tensor]
-    ) -> tuple[Any, int]:
+    def with_tensors(self, context: tuple[Any, int], tensors: Sequence[Tensor]) -> tuple[Any, int]:
         return with_floating(context[0], tensors), context[1]
 
 
@@ -331,7 +327,9 @@ def floating(tree: Any) -> list[Tensor]:
 def with_floating(tree: Any, tensors: Sequence[Tensor]) -> Any:
     """A tree with other floating-point tensors."""
     others = iter(tensors)
-    return pytree.tree_map_only(Tensor, lambda t: next(others) if t.is_floating_point() else t, tree)
+    return pytree.tree_map_only(
+        Tensor, lambda t: next(others) if t.is_floating_point() else t, tree
+    )
 
 
 def _same(inputs: tuple[Any, ...], others: tuple[Any, ...]) -> bool:

@@ -131,9 +131,7 @@ def _place(good: list[int], own: int | None, count: int) -> int:
     return place
 
 
-def _by_agreement(
-    curve: Curve, trained: int | None, converging: float, alike: float
-) -> Choice:
+def _by_agreement(curve: Curve, trained: int | None, converging: float, alike: float) -> Choice:
     """The least count with the decisions of the trained one, or of the rest of what nears it."""
     grid = curve.steps
     last = len(grid) - 1
