@@ -6,6 +6,7 @@ from shoal.loops.diagnosis import Diagnosis, SampleDiagnosis, Trial
 from shoal.loops.equilibrium import EquilibriumReport, GradientCost, SolverCost
 from shoal.loops.find import find_loop
 from shoal.loops.loop import Loop, StopRule
+from shoal.loops.measures import LoopMeasures
 from shoal.loops.stopping import CalibratedRule, stop_rule
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "EquilibriumReport",
     "GradientCost",
     "Loop",
+    "LoopMeasures",
     "SampleDiagnosis",
     "Share",
     "SolverCost",
