@@ -240,35 +240,3 @@ def test_layers_whose_arguments_vanish() -> None:
     deep = shoal.FullyConnected([shoal.activations.ReLU()] * 45)
     with pytest.raises(shoal.AccuracyError, match=r"activations\[\d+\] cannot be centered"):
         shoal.coefficients(deep, input_norm=1.0)
-
-
-# GPyTorch
-
-
-@pytest.mark.parametrize(("n", "p", "center"), [(9, 15, True), (300, 20, True), (300, 20, False)])
-def test_equivalents_in_gpytorch(n: int, p: int, center: bool) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # gpytorch's own
-        gpytorch = pytest.importorskip("gpytorch")
-    x, labels = shoal.GaussianMixture.ling2024(p).sample(n, seed=0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        found = shoal.equivalent(RELU, x, labels, center=center).ck
-    operator, dense = found.linear_operator(), found.to_dense()
-    torch.testing.assert_close(operator.to_dense(), dense)
-    torch.testing.assert_close(operator @ x, dense @ x)
-    y = x[:, 0]
-    likelihood = gpytorch.likelihoods.GaussianLikelihood().double()
-    likelihood.noise = 0.25
-    prior = gpytorch.distributions.MultivariateNormal(torch.zeros(n, dtype=torch.float64), operator)
-    found = likelihood(prior).log_prob(y)
-    matrix = dense + 0.25 * torch.eye(n, dtype=torch.float64)
-    quadratic = y @ torch.linalg.solve(matrix, y)
-    expected = -0.5 * (quadratic + torch.logdet(matrix) + n * math.log(2 * math.pi))
-    torch.testing.assert_close(found, expected, rtol=1e-9, atol=0.0)
-    found.backward()
-    inverse = torch.linalg.inv(matrix)
-    slope = 0.5 * ((y @ inverse @ inverse @ y) - inverse.trace())
-    (raw,) = likelihood.parameters()
-    unconstrained = float(torch.sigmoid(raw.detach()))  # the derivative of softplus
-    torch.testing.assert_close(raw.grad.squeeze(), slope * unconstrained, rtol=1e-7, atol=0.0)

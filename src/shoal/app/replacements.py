@@ -1,7 +1,6 @@
 """The part of a page that shows what may replace a model."""
 
-from shoal.core.words import memory_words
-from shoal.diagnosis.words import Part, Row
+from shoal.core.words import Part, Row, memory_words
 from shoal.loops import Distillation
 from shoal.loops.distillation import Measured
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -55,8 +55,8 @@ _MESSAGES = {
     Status.STAGNATED: "the residual stopped falling",
 }
 _BOUNDED = (
-    "keep the norms of recurrent weights that are trained small, below one to be sure "
-    "(GainConstraint), or the Jacobian (jacobian_penalty)"
+    "keep the norms of recurrent weights that are trained small (GainConstraint; below one is "
+    "enough unless the cell adds its state to its result), or the Jacobian (jacobian_penalty)"
 )
 _STEPS, _TOLERANCE = "more steps (max_steps)", "a larger rtol, or float64"
 _SOLVERS = {  # the most able first
@@ -253,10 +253,12 @@ class LastSolution:
 
     Attributes:
         value: The solution, in rows, if there is one.
+        scope: The context of the calls of the cell.
     """
 
     def __init__(self) -> None:
         self.value: Tensor | None = None
+        self.scope: Any = None
 
     def instead_of(self, start: Tensor) -> Tensor:
         """The last solution, if it is like a start, else that."""
