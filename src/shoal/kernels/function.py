@@ -28,7 +28,6 @@ from shoal.kernels.recursions import Network, network_kernels
 if TYPE_CHECKING:
     from shoal.kernels.images.function import ImageKernels
     from shoal.kernels.plan import Plan
-from shoal.architectures import ImplicitNetwork
 
 _MOST_ORDERS = 3  # derivatives that two Newton steps at a solution carry
 _LARGEST = 2.0  # of the feature, in norms of inputs: beside larger ones, angles lose digits
@@ -357,7 +356,7 @@ def with_bias_features(
 def _without_biases(function: KernelFunction) -> KernelFunction | None:
     """The kernels of the same network but for its biases, if those may be features."""
     architecture, width = function.architecture, function.width
-    if isinstance(architecture, ImplicitNetwork):
+    if not architecture.layered:
         return None
     layers = architecture.layers(width)
     cell, injection = layers.cells[0], layers.injection

@@ -26,7 +26,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from shoal.architectures import ImplicitNetwork, Weights
+from shoal.architectures import Weights
 from shoal.core.caches import cached
 from shoal.core.exceptions import AccuracyError
 from shoal.kernels.arguments import Kernels
@@ -199,9 +199,7 @@ def _pairs_apart(
 
 def _smooth(function: KernelFunction) -> bool:
     """Whether no activation has kinks: derivatives in c are finite and continuous at all angles."""
-    if isinstance(function.architecture, ImplicitNetwork):
-        return False
-    return not any(c.activation.kinks for c in function.architecture.layers(function.width).cells)
+    return not any(phi.kinks for phi in function.architecture.cell_activations)
 
 
 def _nonzero_norms(plan: Plan, i: Tensor, j: Tensor) -> tuple[Tensor, Tensor]:
@@ -396,7 +394,7 @@ def _at(function: KernelFunction, *point: Tensor) -> Kernels:
 
 def _is_loop(function: KernelFunction, names: tuple[str, ...]) -> bool:
     """Whether the network is a loop of one layer with inputs."""
-    if isinstance(function.architecture, ImplicitNetwork):
+    if not function.architecture.layered:
         return False
     layers = function.architecture.layers(function.width)
     readout, injection = layers.readout, layers.injection

@@ -471,8 +471,7 @@ def chosen_surface(
 
 def _has_kinks(function: KernelFunction) -> bool:
     """Whether an activation is not analytic, so that kernels change fast next to 0 and π."""
-    activations = {cell.activation for cell in function.architecture.layers(function.width).cells}
-    return any(_breaks(phi) for phi in activations)
+    return any(_breaks(phi) for phi in set(function.architecture.cell_activations))
 
 
 def _breaks(phi: Activation) -> bool:

@@ -14,7 +14,7 @@ from shoal.equilibrium import Gradient, Solver
 from shoal.equilibrium.gradients import SolveOptions, check_gradient
 from shoal.equilibrium.solution import check_on_failure
 from shoal.equilibrium.solver import check_solver
-from shoal.networks import implicit_network  # noqa: F401  (it registers its networks)
+from shoal.networks import implicit_network, looped_network  # noqa: F401  (they register theirs)
 from shoal.networks.chain import ChainNetwork
 from shoal.networks.convolutional import ConvolutionalChain, ConvolutionalLoop
 from shoal.networks.draw import MATRIX_LAWS, Law, Source, check_law
