@@ -90,7 +90,8 @@ Designs <design>
 Predicted training <training>
 Staying well-posed <staying-well-posed>
 Do I need this loop? <diagnosing>
-Replacing a trained DEQ <distilling>
+When to stop <stopping>
+Replacing a loop <distilling>
 When depth pays <when-depth-pays>
 Monitored training <monitoring>
 Certificates <certificates>

@@ -54,6 +54,7 @@ if TYPE_CHECKING:  # from the modules that define them, which mypy would take fo
     from shoal.learning import gradient_flow, kernel_regression, learning_curve
     from shoal.loops import Loop
     from shoal.loops.find import find_loop
+    from shoal.loops.stopping import stop_rule
     from shoal.networks import GainConstraint, MonotoneCell, export, load, save
     from shoal.networks.build import build
     from shoal.networks.empirical_kernel import empirical_kernel
@@ -119,6 +120,7 @@ __all__ = [
     "load",
     "save",
     "spectrum",
+    "stop_rule",
     "train",
 ]
 

@@ -138,24 +138,6 @@ def test_certificates_are_as_good_as_the_bounds():
     assert certificate(Quiet()).status == "not established"  # its curvature is not known
 
 
-def test_a_function_of_its_own_inherits_nothing_that_is_known_of_another():
-    class Other(shoal.activations.Erf):
-        def function(self, x):
-            return torch.erf(x / 2)
-
-        def first_derivative(self, x):
-            return torch.exp(-x * x / 4) / math.sqrt(math.pi)
-
-    class Rectified(shoal.activations.ReLU):
-        def function(self, x):
-            return torch.relu(x) + 1
-
-    found = shoal.gaussian.dual(Other(), *triples())
-    torch.testing.assert_close(found, shoal.gaussian.dual(Quiet(), *triples()), rtol=0, atol=1e-12)
-    assert Other().lipschitz == pytest.approx(1 / math.sqrt(math.pi))
-    assert not Rectified().positively_homogeneous
-
-
 @pytest.mark.parametrize("part", ["mean", "covariance", "derivative_dual"])
 def test_a_wrong_closed_form_is_told(part):
     wrong = type("Wrong", (ArcSine,), {part: lambda _, a, *__: 0 * a + 0.1})

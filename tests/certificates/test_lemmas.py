@@ -142,7 +142,7 @@ def test_the_bounds_of_an_equilibrium_are_tight(name: str) -> None:
 
 
 def test_an_activation_of_unknown_curvature_has_no_descent() -> None:
-    class Mine(shoal.activations.Tanh):
+    class Mine(shoal.activations.Activation):
         def function(self, x: torch.Tensor) -> torch.Tensor:
             return torch.tanh(x)
 

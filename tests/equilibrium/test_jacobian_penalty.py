@@ -101,7 +101,7 @@ def test_of_the_recurrent_layer_of_a_network(architecture):
     z = net.features(x)
     (layer, weight), big = net.recurrent_layers[0], z / net.feature_scale
     inner = layer.preactivation(big, net.inject(x), weight)
-    jacobians = layer.slope(inner)[:, :, None] * layer.scale * weight
+    jacobians = layer.activation.first_derivative(inner)[:, :, None] * layer.scale * weight
     expected = jacobians.square().sum() / (4 * 6)
     found = shoal.jacobian_penalty(net, z, x, probes=6)
     torch.testing.assert_close(found, expected)

@@ -214,7 +214,7 @@ def test_bad_input() -> None:
         kernel(LoopedNetwork("tanh", 2, 0.5), zero)
     with pytest.raises(shoal.AccuracyError, match="overflow"):
         kernel(LoopedNetwork("relu", 400, 10.0, state_scale=10.0, normalization=None), inputs())
-    with pytest.raises(TypeError, match="no centering"):
+    with pytest.raises(TypeError, match="center=False"):
         shoal.centered(LOOPS[0], 1.0)
     with pytest.raises(TypeError, match="no centering, design"):
         shoal.design(LOOPS[0])

@@ -79,9 +79,9 @@ def test_options_are_given_when_loading(tmp_path):
     path = tmp_path / "net"
     save(network(DEQ(Tanh(), 0.2, 0.8), dtype=torch.float32), path)
     net = load(path, solver=Anderson(), on_failure="warn", warm_start=True)
-    assert net.options.solver == Anderson()
-    assert net.options.on_failure == "warn"
-    assert net.warm_start
+    assert net.equilibrium.options.solver == Anderson()
+    assert net.equilibrium.options.on_failure == "warn"
+    assert net.equilibrium.warm_start
     assert net.recurrent.dtype == torch.float32
     with pytest.raises(ValueError, match="on_failure must be one of"):
         load(path, on_failure="no")

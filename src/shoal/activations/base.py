@@ -4,25 +4,17 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable
 from contextlib import nullcontext
-from dataclasses import dataclass, fields
-from functools import cache
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from shoal.activations import panels
 from shoal.activations.bounds import Evaluated, Smoothness
-from shoal.activations.closed_forms.base import ClosedForm
+from shoal.activations.closed_forms import ClosedForm
 from shoal.activations.panels import Kink
 from shoal.core.checks import dense_tensor, integer
-
-_OF_THE_FUNCTION = (  # what a subclass with a function of its own does not inherit
-    *("closed_form", "evaluated", "lipschitz", "panel_edges", "panels_of", "smoothed"),
-    *("positively_homogeneous", "smoothness"),
-    *("_curvature", "_expression", "_form", "_homogeneous", "_lipschitz"),
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,8 +28,7 @@ class Activation(ABC):
 
     What is known of $\varphi$ in closed form can be given too: ``closed_form`` (its Gaussian
     expectations, used by duals and kernels instead of quadrature), ``smoothness`` and ``evaluated``
-    (bounds that certificates use). It is checked as well. A subclass that overrides ``function``
-    inherits none of it.
+    (bounds that certificates use). It is checked as well.
 
     Example:
         >>> import torch
@@ -61,27 +52,27 @@ class Activation(ABC):
     _lipschitz: ClassVar[float | None] = None
 
     def __init_subclass__(cls) -> None:
-        """Keep dataclasses from generating comparisons that know fields only."""
+        """Refuse another function in place of one that more is known of, such as its dual."""
         super().__init_subclass__()
-        if not {"__eq__", "__hash__"} & vars(cls).keys():
-            cls.__eq__, cls.__hash__ = Activation.__eq__, Activation.__hash__  # type: ignore[method-assign]
-        if "function" not in vars(cls) or _lacks_function(super(cls, cls)):
-            return
-        for name in _OF_THE_FUNCTION:
-            giver = next(c for c in cls.__mro__ if name in vars(c))
-            if giver in (cls, Activation) or not issubclass(giver, Activation):
-                continue
-            if is_ours(giver) or not _lacks_function(giver):
-                setattr(cls, name, vars(Activation)[name])  # it was that of another function
+        giver = next(c for c in cls.__mro__[1:] if "function" in vars(c))
+        if "function" in vars(cls) and giver is not Activation and is_ours(giver):
+            raise TypeError(
+                f"{cls.__name__} must subclass Activation itself: what is known of "
+                f"{giver.__name__} does not hold for another function"
+            )
 
     def __eq__(self, other: object) -> bool:
         """Whether two activations are of one class and have equal attributes."""
-        return type(self) is type(other) and _attributes(self) == _attributes(other)
+        return isinstance(other, Activation) and self._key == other._key
 
     def __hash__(self) -> int:
-        """A hash of the class, its attributes as they are now, and the instance's attributes."""
-        values = _class_attributes(type(self)) | _attributes(self)
-        return hash((type(self), tuple(sorted(values.items()))))
+        """A hash of the class and the attributes."""
+        return hash(self._key)
+
+    @property
+    def _key(self) -> tuple[object, ...]:
+        values = ((name, _plain(value)) for name, value in sorted(vars(self).items()))
+        return type(self), *values
 
     @abstractmethod
     def function(self, x: Tensor) -> Tensor:
@@ -174,49 +165,9 @@ class Activation(ABC):
         return _differentiate(self.first_derivative, dense_tensor("x", x), order - 1)
 
 
-def _lacks_function(kind: Any) -> bool:
-    """Whether a class leaves the function to its subclasses."""
-    return getattr(kind.function, "__isabstractmethod__", False)
-
-
-def _attributes(phi: Activation) -> dict[str, Hashable]:
-    """All values of an instance, those in slots too."""
-    compared, names = _fields(type(phi))
-    values = {name: value for name, value in vars(phi).items() if name not in names}
-    values |= {name: getattr(phi, name) for name in compared}
-    return {name: _fixed(value) for name, value in values.items()}
-
-
-@cache
-def _fields(kind: type[Activation]) -> tuple[tuple[str, ...], frozenset[str]]:
-    """Names of the fields that count in comparisons, and of all."""
-    found = fields(kind)
-    return tuple(f.name for f in found if f.compare), frozenset(f.name for f in found)
-
-
-@cache
-def _users(kind: type) -> tuple[type, ...]:
-    """The classes of users that a class inherits from."""
-    return tuple(c for c in reversed(kind.__mro__) if issubclass(c, Activation) and not is_ours(c))
-
-
-def _class_attributes(kind: type) -> dict[str, Hashable]:
-    """The values among the attributes of a user's classes, which may be changed at any time."""
-    return {
-        name: _fixed(value)
-        for c in _users(kind)
-        for name, value in vars(c).items()
-        if not name.startswith(("__", "_abc_"))
-    }
-
-
-def _fixed(value: object) -> Hashable:
-    """Something that differs when the value does, also when it was changed in place."""
-    if isinstance(value, Tensor):
-        value = value.detach().cpu().numpy()
-    if isinstance(value, np.ndarray):
-        return value.dtype.str, value.shape, value.tobytes()
-    return value if isinstance(value, Hashable) else repr(value)
+def _plain(value: object) -> Hashable:
+    """A value that compares and hashes."""
+    return value if isinstance(value, Hashable) and not isinstance(value, Tensor) else repr(value)
 
 
 def is_ours(kind: type) -> bool:

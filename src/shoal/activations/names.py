@@ -1,16 +1,20 @@
-"""Activations by other names: ``tanh``, ``leakyrelu:0.1``, and the modules of PyTorch."""
+"""Activations by other names, such as ``leakyrelu:0.1`` or a module of PyTorch, and as text."""
 
 import dataclasses
+import hashlib
+import re
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+import torch
 from torch import nn
 
 from shoal.activations.affine import Affine
-from shoal.activations.base import Activation
+from shoal.activations.base import Activation, is_ours
 from shoal.activations.piecewise import ELU, HardTanh, Identity, LeakyReLU, ReLU
 from shoal.activations.piecewise_polynomial import PiecewisePolynomial
 from shoal.activations.smooth import GELU, Mish, Sigmoid, Softplus, Swish, Tanh
+from shoal.core.fields import stated_fields
 
 ActivationLike: TypeAlias = Activation | str | nn.Module
 """What an architecture takes as an activation."""
@@ -128,3 +132,35 @@ def parse_activation(text: str, *, argument: str = "activation") -> Activation:
         takes = ", ".join(fields) if fields else "no numbers"
         reason = f": {error}" if isinstance(error, ValueError) else ""
         raise ValueError(f"{argument} {name} takes {takes}, got {text!r}{reason}") from None
+
+
+def description(value: object) -> str:
+    """What decides the numbers of an activation or architecture; the same in every process.
+
+    What the function of a user's activation is, only its values can tell: a checksum of them is
+    added, of nine digits, which no platform rounds away.
+
+    Args:
+        value: An activation, an architecture, a solver, or what these are made of.
+
+    Example:
+        >>> from shoal.activations import LeakyReLU
+        >>> description(LeakyReLU(0.1))
+        'LeakyReLU(slope=0.1)'
+    """
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        parts = [f"{name}={description(entry)}" for name, entry in stated_fields(value).items()]
+        if isinstance(value, Activation) and not is_ours(type(value)):
+            parts.append(f"values {_checksum(value)}")
+        return f"{type(value).__qualname__}({', '.join(parts)})"
+    if isinstance(value, tuple | list):
+        return f"({', '.join(map(description, value))})"
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))  # functions and the like by their names
+
+
+@torch.no_grad()
+def _checksum(phi: Activation) -> str:
+    """A checksum of the values at some points from -11 to 11, which are no kinks."""
+    x = (torch.arange(64, dtype=torch.float64, device="cpu") - 31.5) * (2**0.5 / 4)
+    digits = [f"{v + 0.0:.9f}" if abs(v) < 1 else f"{v:.9e}" for v in phi(x).tolist()]
+    return hashlib.sha256(" ".join(digits).encode()).hexdigest()[:16]

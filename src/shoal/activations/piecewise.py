@@ -9,11 +9,7 @@ from torch import Tensor
 
 from shoal.activations.base import Activation
 from shoal.activations.bounds import ERROR, Evaluated, Smoothness, exponential
-from shoal.activations.closed_forms import (
-    ArcCosineForm,
-    ClosedForm,
-    SinusoidForm,
-)
+from shoal.activations.closed_forms import ArcCosineForm, ClosedForm, LinearForm
 from shoal.core.checks import real
 from shoal.core.rounding import up
 
@@ -45,7 +41,7 @@ class Identity(_Lines):
     r"""$\varphi(x) = x$."""
 
     _expression: ClassVar[str] = "x"
-    _form: ClassVar[ClosedForm] = SinusoidForm(odd=0.0, slope=1.0)
+    _form: ClassVar[ClosedForm] = LinearForm()
     _kinks: ClassVar[tuple[float, ...]] = ()
 
     def function(self, x: Tensor) -> Tensor:

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from shoal.activations.base import Activation
 from shoal.activations.bounds import ERROR, Evaluated, Smoothness, exponential, logarithm
-from shoal.activations.closed_forms import ClosedForm, ErfForm, GELUForm, SinusoidForm
-from shoal.core.checks import real
+from shoal.activations.closed_forms import ClosedForm, ErfForm, GELUForm, WaveForm
 from shoal.core.rounding import ROUND_UP, UNIT
 
 _SWISH_SLOPE = 1.09984  # the largest slope is 1.099839319..., where x tanh(x/2) = 2
@@ -183,7 +182,7 @@ class Sine(_Analytic):
     _expression: ClassVar[str] = "torch.sin(x)"
     _curvature: ClassVar[float] = 1.0
     _lipschitz: ClassVar[float] = 1.0
-    _form: ClassVar[ClosedForm] = SinusoidForm()
+    _form: ClassVar[ClosedForm] = WaveForm(even=False)
 
     def function(self, x: Tensor) -> Tensor:
         """Evaluate the function."""
@@ -201,7 +200,7 @@ class Cosine(_Analytic):
     _expression: ClassVar[str] = "torch.cos(x)"
     _curvature: ClassVar[float] = 1.0
     _lipschitz: ClassVar[float] = 1.0
-    _form: ClassVar[ClosedForm] = SinusoidForm(odd=0.0, even=1.0)
+    _form: ClassVar[ClosedForm] = WaveForm(even=True)
 
     def function(self, x: Tensor) -> Tensor:
         """Evaluate the function."""
@@ -210,44 +209,6 @@ class Cosine(_Analytic):
     def first_derivative(self, x: Tensor) -> Tensor:
         """Evaluate minus the sine."""
         return -torch.sin(x)
-
-
-@dataclass(frozen=True)
-class Sinusoid(_Analytic):
-    r"""$\varphi(x) = \sin(\omega x + \theta) + sx$.
-
-    Args:
-        frequency: $\omega > 0$.
-        phase: $\theta$; any real number.
-        slope: $s$; any real number.
-    """
-
-    frequency: float = 1.0
-    phase: float = 0.0
-    slope: float = 0.0
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "frequency", real("frequency", self.frequency, above=0.0))
-        object.__setattr__(self, "phase", real("phase", self.phase))
-        object.__setattr__(self, "slope", real("slope", self.slope))
-
-    def function(self, x: Tensor) -> Tensor:
-        """Evaluate the function."""
-        return torch.sin(self.frequency * x + self.phase) + self.slope * x
-
-    def first_derivative(self, x: Tensor) -> Tensor:
-        """Evaluate the cosine times the frequency, plus the slope."""
-        return self.frequency * torch.cos(self.frequency * x + self.phase) + self.slope
-
-    @property
-    def lipschitz(self) -> float:
-        """The frequency plus the absolute slope."""
-        return self.frequency + abs(self.slope)
-
-    def closed_form(self) -> ClosedForm:
-        """The closed form of a sum of a sine, a cosine and a line."""
-        odd, even = math.cos(self.phase), math.sin(self.phase)
-        return SinusoidForm(self.frequency, odd, even, self.slope)
 
 
 def _normal_distribution(x: Tensor) -> Tensor:

@@ -105,10 +105,11 @@ def _check_network(net: Network[Any]) -> None:
         )
     # Unrolled ends with the step at which the state converges: its derivative may be far from the
     # gradient then, after one step if the recurrent weights map the state after it to zero
-    if isinstance(net, EquilibriumNetwork) and not isinstance(net.options.gradient, Implicit):
-        raise ValueError(  # noqa: TRY004
+    gradient = net.equilibrium.options.gradient if isinstance(net, EquilibriumNetwork) else None
+    if gradient is not None and not isinstance(gradient, Implicit):
+        raise ValueError(
             "net must have the exact gradient of its equilibrium, which the theorems are about, "
-            f"got gradient={net.options.gradient!r}: build it with gradient=Implicit()"
+            f"got gradient={gradient!r}: build it with gradient=Implicit()"
         )
     for name, weights in net.state_dict().items():
         checks.float_tensor(f"net.{name}", weights.detach())
@@ -197,9 +198,9 @@ def _resolution(
     unit = torch.finfo(dtype).eps / 2
     terms = sum(weight[0].numel() + len(weight) + _FEW for weight in net.state_dict().values())
     share = terms * unit  # relative error of a pass and back
-    if isinstance(net, EquilibriumNetwork) and isinstance(net.options.gradient, Implicit):
-        solver = net.options.solver
-        solvers = (solver, net.options.gradient.adjoint_solver(solver))
+    options = net.equilibrium.options if isinstance(net, EquilibriumNetwork) else None
+    if options is not None and isinstance(options.gradient, Implicit):
+        solvers = (options.solver, options.gradient.adjoint_solver(options.solver))
         share += math.fsum(sum(one.tolerances(dtype)) for one in solvers)
     share /= 1 - (descent.promises.gain or 0.0)
     sizes = {

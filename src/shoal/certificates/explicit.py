@@ -33,13 +33,10 @@ from shoal.certificates.enclosures import (
     spectral_norm,
 )
 from shoal.core.rounding import ROUND_UP, UNIT, down, nearest, up
-from shoal.networks.chain import ChainNetwork
-from shoal.networks.convolutional import ConvolutionalChain
 from shoal.networks.empirical_kernel import contract
+from shoal.networks.layered import ChainNetwork
 
-ExplicitNetwork = (
-    ChainNetwork[FullyConnected] | ChainNetwork[ResNet] | ConvolutionalChain[ConvResNet]
-)
+ExplicitNetwork = ChainNetwork[FullyConnected] | ChainNetwork[ResNet] | ChainNetwork[ConvResNet]
 
 
 class _Layer(NamedTuple):
@@ -299,7 +296,7 @@ def _layers(net: ExplicitNetwork) -> list[_Layer]:
 
 def _see(net: ExplicitNetwork, x: Tensor) -> Callable[[Tensor], Tensor]:
     """A map from features to the inputs of units; both of shape (samples, pixels, ...)."""
-    if not isinstance(net, ConvolutionalChain):
+    if not net.spec.pixel_axes:
         return lambda features: features
     return lambda features: net.patches(
         features.transpose(1, 2).reshape(len(features), -1, *x.shape[2:])

@@ -21,11 +21,6 @@ from shoal.networks.modules import evaluating
 
 Head = Callable[[State], Tensor]
 _TAKE = ", or output= take one of what it returns"
-_METHODS: dict[type[Module], str] = {  # what a model calls of a part of it to get its equilibrium
-    Equilibrium: "forward",
-    torchdeq.DEQ: "forward",
-    EquilibriumNetwork: "equilibrium",
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,7 +157,8 @@ def _inside(model: Callable[..., Any], inputs: tuple[Any, ...], output: Head | N
         return value if output is None else output(value)
 
     layer = Equilibrium(cell, on_failure="status", batched=batched)
-    network = host if isinstance(host, EquilibriumNetwork) else None
+    networks = (one for one in model.modules() if isinstance(one, EquilibriumNetwork))
+    network = next((one for one in networks if one.equilibrium is host), None)
     return ModelLoop(layer, start, given, head, (model,), model, network)
 
 
@@ -179,7 +175,7 @@ def _takes(model: Callable[..., Any], arguments: tuple[Any, ...]) -> bool:
 def _parts(model: object) -> list[Module]:
     """The parts of a model that have equilibria."""
     modules = model.modules() if isinstance(model, Module) else ()
-    return [one for one in modules if isinstance(one, tuple(_METHODS)) or _of_torchdeq(one)]
+    return [one for one in modules if isinstance(one, Equilibrium) or _of_torchdeq(one)]
 
 
 def _of_torchdeq(module: object) -> bool:
@@ -246,12 +242,6 @@ def _call(
     host: Module, arguments: tuple[Any, ...], named: dict[str, Any]
 ) -> tuple[Callable[..., State], State, tuple[Any, ...], Callable[[State], Any], bool]:
     """The cell, the start, the inputs, what the layer returns for a state, and if in samples."""
-    if isinstance(host, EquilibriumNetwork):
-        injections: tuple[Tensor, ...] = arguments[0]
-        problem, start = host.problem(injections)
-        shape = injections[0].shape[1:]  # of images, which the problem has as rows
-        back = lambda z: z.unflatten(1, shape)  # noqa: E731
-        return problem.evaluate, start.detach(), (), back, True
     if _of_torchdeq(host):
         call = {**dict(zip(("func", "z_init"), arguments, strict=False)), **named}
         cell, state = call["func"], pytree.tree_map(Tensor.detach, call["z_init"])
@@ -290,11 +280,10 @@ class _Returns:
 @contextmanager
 def _instead(host: Module, other: Callable[..., Any]) -> Iterator[None]:
     """A context in which a layer does something else when it is called."""
-    name = next((name for kind, name in _METHODS.items() if isinstance(host, kind)), "forward")
-    before = {name: host.__dict__[name]} if name in host.__dict__ else {}
-    host.__dict__[name] = other
+    before = {"forward": host.__dict__["forward"]} if "forward" in host.__dict__ else {}
+    host.__dict__["forward"] = other
     try:
         yield
     finally:
-        del host.__dict__[name]
+        del host.__dict__["forward"]
         host.__dict__.update(before)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from shoal.activations import Activation
-from shoal.activations.closed_forms.correlation import correlation
+from shoal.activations.closed_forms import correlation
 from shoal.activations.panels import gauss_legendre, reach, vanishes
 from shoal.core.caches import cached
 

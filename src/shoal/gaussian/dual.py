@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from shoal.activations import Activation
-from shoal.activations.closed_forms.correlation import correlation
+from shoal.activations.closed_forms import correlation
 from shoal.activations.names import as_activation
 from shoal.core.caches import cached
 from shoal.core.checks import real

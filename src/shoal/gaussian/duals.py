@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from shoal.activations import Activation
-from shoal.activations.closed_forms.correlation import correlation
+from shoal.activations.closed_forms import correlation
 from shoal.gaussian.broken_lines import broken_line
 from shoal.gaussian.closed_forms import closed_form
 from shoal.gaussian.dual import dual, dual_derivative

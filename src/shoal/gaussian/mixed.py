@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from shoal.activations import Activation
-from shoal.activations.closed_forms.correlation import correlation
+from shoal.activations.closed_forms import correlation
 from shoal.activations.panels import jump, reach, vanishes
 from shoal.gaussian.polynomials import probabilists_hermite
 from shoal.gaussian.quadrature import (

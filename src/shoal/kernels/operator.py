@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from shoal.activations.description import description
+from shoal.activations.names import description
 from shoal.architectures import Architecture
 from shoal.core.checks import integer, real, shaped, writable
 from shoal.core.exceptions import ConvergenceError

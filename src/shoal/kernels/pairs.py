@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from shoal.activations import Activation
-from shoal.activations.closed_forms.correlation import correlation
+from shoal.activations.closed_forms import correlation
 from shoal.gaussian import dual, dual_derivative
 from shoal.gaussian.domain import within_bound
 from shoal.gaussian.duals import Duals

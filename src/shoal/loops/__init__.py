@@ -2,5 +2,6 @@
 
 from shoal.loops.find import find_loop
 from shoal.loops.loop import Loop, StopRule
+from shoal.loops.stopping import CalibratedRule, stop_rule
 
-__all__ = ["Loop", "StopRule", "find_loop"]
+__all__ = ["CalibratedRule", "Loop", "StopRule", "find_loop", "stop_rule"]

@@ -8,8 +8,6 @@ import torch
 from torch.nn import Module
 
 from shoal.equilibrium import Equilibrium, Solution
-from shoal.networks.equilibrium import EquilibriumNetwork
-from shoal.networks.recurrent_layers import RecurrentCell
 
 _REPEATS = 3  # iterations that are traced in place of a solve
 _TORCHDEQ = ("torchdeq.core", "DEQBase"), ("shoal.adapters.torchdeq", "DEQ")
@@ -37,7 +35,7 @@ def iterations_of(model: Module, inputs: tuple[Any, ...]) -> int | None:
                 model(*inputs)
             return max(counts)
         model(*inputs)
-    solution = host.last_solve if isinstance(host, EquilibriumNetwork) else host.solution
+    solution = host.solution
     assert isinstance(solution, Solution)
     return max(int(solution.steps.max()), 1)
 
@@ -57,7 +55,7 @@ def unrolled(model: Module) -> Iterator[None]:
             state = cell(state)
         return finish(state)
 
-    with _instead(host, "equilibrium" if isinstance(host, EquilibriumNetwork) else "forward", call):
+    with _instead(host, "forward", call):
         yield
 
 
@@ -65,12 +63,6 @@ def _call(
     host: Any, arguments: tuple[Any, ...], named: dict[str, Any]
 ) -> tuple[Callable[[Any], Any], Any, Callable[[Any], Any]]:
     """The cell of a call, its first state, and what the layer returns for a state."""
-    if isinstance(host, EquilibriumNetwork):
-        (injections,) = arguments
-        layers, weights = zip(*host.recurrent_layers, strict=True)
-        cell = RecurrentCell(layers)
-        start = cell.from_zero(injections, weights)
-        return lambda z: cell(z, injections, weights), start, lambda z: z
     if _is_torchdeq(host):
         call = {**dict(zip(("func", "z_init"), arguments, strict=False)), **named}
         function, start = call["func"], call["z_init"]
@@ -84,8 +76,8 @@ def _call(
 
 def _hosts(model: Module) -> list[Module]:
     """The layers of a model that solve for an equilibrium."""
-    kinds = Equilibrium, EquilibriumNetwork
-    return [one for one in model.modules() if isinstance(one, kinds) or _is_torchdeq(one)]
+    found = model.modules()
+    return [one for one in found if isinstance(one, Equilibrium) or _is_torchdeq(one)]
 
 
 def _is_torchdeq(module: object) -> bool:

@@ -182,13 +182,14 @@ class Loop:
 
         Args:
             inputs: The model's inputs; those of the loop's own batch if there are none.
-            steps: Number of iterations; as many as the model runs if ``None``.
+            steps: Number of iterations; if ``None``, the full count of the rule, or as many as
+                the model runs.
             until: A rule that stops samples earlier. Each sample's output is that of its own last
                 iteration. Stopped samples are left out of the computation, unless samples are
                 coupled.
             counts: Whether to return the output and the iterations of each sample.
         """
-        steps = self._count(steps)
+        steps = self._count(getattr(until, "steps", None) if steps is None else steps)
         if until is not None:
             output, used = self._run_until(inputs, steps, until)
             return (output, used) if counts else output

@@ -7,24 +7,24 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from shoal.architectures import Architecture, ImageArchitecture, ImplicitArchitecture
+from shoal.architectures import (
+    Architecture,
+    ImageArchitecture,
+    ImplicitArchitecture,
+    ImplicitNetwork,
+    LoopedNetwork,
+)
 from shoal.core import checks
 from shoal.core.settings import standard_settings
 from shoal.equilibrium import Gradient, Solver
-from shoal.equilibrium.gradients import SolveOptions, check_gradient
-from shoal.equilibrium.solution import check_on_failure
-from shoal.equilibrium.solver import check_solver
-from shoal.networks import implicit_network, looped_network  # noqa: F401  (they register theirs)
-from shoal.networks.chain import ChainNetwork
-from shoal.networks.convolutional import ConvolutionalChain, ConvolutionalLoop
 from shoal.networks.draw import MATRIX_LAWS, Law, Source, check_law
-from shoal.networks.equilibrium import EquilibriumNetwork
-from shoal.networks.loop import LoopNetwork
-from shoal.networks.network import NETWORK_CLASSES, Network, NetworkSpec
+from shoal.networks.equilibrium import EquilibriumNetwork, LoopNetwork, Solving
+from shoal.networks.implicit_network import ImplicitNetworkModule
+from shoal.networks.layered import ChainNetwork
+from shoal.networks.looped_network import LoopedModule
+from shoal.networks.network import Network, NetworkSpec
 
-_TAKEN = {*vars(Module()), "spec", "layers", "scales", "options", "warm_start"}
-
-Solving = tuple[SolveOptions, bool]  # how to solve, and whether from warm starts
+_TAKEN = {*vars(Module()), "spec", "layers", "scales", "equilibrium"}
 
 
 class BuildOptions(TypedDict, total=False):
@@ -39,7 +39,7 @@ class BuildOptions(TypedDict, total=False):
     weights: str
     readout_scale: float
     trainable: Iterable[str] | None
-    solver: Solver | None
+    solver: Solver | Sequence[Solver] | None
     gradient: Gradient | None
     on_failure: str
     warm_start: bool
@@ -65,7 +65,7 @@ def build(
     weights: str = "gaussian",
     readout_scale: float = 1.0,
     trainable: Iterable[str] | None = None,
-    solver: Solver | None = None,
+    solver: Solver | Sequence[Solver] | None = None,
     gradient: Gradient | None = None,
     on_failure: str = "warn",
     warm_start: bool = False,
@@ -92,16 +92,13 @@ def build(
         readout_scale: A factor of the readout at initialization; with 0 the network starts at 0.
         trainable: The groups to train, out of ``architecture.parameter_groups``; all of them by
             default. ``"all"`` trains a readout too that the architecture keeps fixed.
-        solver: How equilibria are solved for, only for implicit architectures; ``Picard()`` by
-            default.
-        gradient: How they are differentiated: ``Implicit()``, the default and exact,
-            ``Unrolled()`` (for ``Picard`` and ``DampedPicard``) or ``OneStep()``.
-        on_failure: What happens if an equilibrium, or its gradient, does not converge:
-            ``"raise"`` a ``ConvergenceError``, ``"warn"``, or only note the ``"status"`` in
-            ``last_solve`` and ``last_adjoint``. Samples that failed have the iterate of least
-            residual, and the gradient that ``gradient.failed`` says.
-        warm_start: Whether solves in training begin where the last one ended, if that was of as
-            many samples. If the equilibrium is not unique, another start may lead to another one.
+        solver: As for :class:`~shoal.Equilibrium`, like the next three, which are for implicit
+            architectures: one solver, or several that take over from each other.
+        gradient: How equilibria are differentiated; ``Implicit()`` by default, which is exact.
+        on_failure: ``"warn"``, ``"raise"`` or ``"status"``, if an equilibrium or its gradient does
+            not converge. ``last_solve`` and ``last_adjoint`` have the status of each sample.
+        warm_start: Whether solves in training begin where the last one ended, if that had as many
+            samples. If the equilibrium is not unique, another start may lead to another one.
         pixel_axes: Only for networks of images, such as a ``ConvDEQ``: along how many axes pixels
             lie, 1, 2 (the default) or 3.
         pixels: Only for networks of images: how many there are along each axis, such as
@@ -138,20 +135,12 @@ def build(
     dtype = torch.get_default_dtype() if dtype is None else dtype
     dtype = checks.float_dtype("dtype", dtype)
     place = torch.get_default_device() if device is None else checks.device_of("device", device)
-    solving = check_solving(solver, gradient, on_failure, warm_start)
+    solving = Solving(
+        solver=solver, gradient=gradient, on_failure=on_failure, warm_start=warm_start
+    )
     with standard_settings():  # built in inference mode it can be trained, too
         drawn = _network_class(architecture).draw(spec, Source(seed, dtype, place))
         return assemble(spec, drawn, solving)
-
-
-def check_solving(
-    solver: Solver | None, gradient: Gradient | None, on_failure: str, warm_start: bool
-) -> Solving:
-    """Check how equilibria are to be solved for."""
-    options = SolveOptions(
-        check_solver("solver", solver), check_gradient(gradient), check_on_failure(on_failure)
-    )
-    return options, checks.flag("warm_start", warm_start)
 
 
 def check_spec(
@@ -255,13 +244,16 @@ def _network_class(architecture: Architecture) -> type[Network[Any]]:
         TypeError: If there is none.
         ValueError: If a group of weights has a name that no parameter of a module can have.
     """
-    if type(architecture) in NETWORK_CLASSES:
-        return NETWORK_CLASSES[type(architecture)]
+    if isinstance(architecture, ImplicitNetwork):
+        return ImplicitNetworkModule
+    if isinstance(architecture, LoopedNetwork):
+        return LoopedModule
     layers, name = architecture.layers(), type(architecture).__name__
-    images = isinstance(architecture, ImageArchitecture)
-    chain, loop = (ConvolutionalChain, ConvolutionalLoop) if images else (ChainNetwork, LoopNetwork)
-    chosen: type[Network[Any]] = chain if layers.injection is None else loop
-    if layers.injection is not None and not isinstance(architecture, ImplicitArchitecture):
+    if layers.injection is None:
+        chosen: type[Network[Any]] = ChainNetwork
+    elif isinstance(architecture, ImplicitArchitecture):
+        chosen = LoopNetwork
+    else:
         raise TypeError(f"{name} must be an ImplicitArchitecture, since its layers are a loop")
     for group in layers.groups:
         if not group.isidentifier() or group in _TAKEN or hasattr(chosen, group):
@@ -276,13 +268,11 @@ def assemble(
     spec: NetworkSpec[Any], weights: Mapping[str, Tensor], solving: Solving
 ) -> Network[Any]:
     """Make a network of weights that are there already."""
-    solve, warm_start = solving
     kind = _network_class(spec.architecture)
     if issubclass(kind, EquilibriumNetwork):
-        return kind(spec, weights, solve, warm_start=warm_start)
-    default = SolveOptions()
-    given = (solve.solver, solve.gradient, solve.on_failure, warm_start)
-    if given != (default.solver, default.gradient, default.on_failure, False):
+        return kind(spec, weights, **solving)
+    default = Solving(solver=None, gradient=None, on_failure="warn", warm_start=False)
+    if solving != default:
         raise TypeError(
             "solver, gradient, on_failure and warm_start are for implicit architectures, "
             f"got {type(spec.architecture).__name__}"

@@ -1,33 +1,64 @@
-"""What networks with a recurrent layer have in common: how they solve for its equilibrium."""
+"""Networks with a loop: an injection, the equilibrium of recurrent layers, and a readout."""
 
+import math
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypedDict, TypeVar
 
 import torch
 from torch import Tensor
 
-from shoal.architectures import ImplicitArchitecture
+from shoal.activations import Activation, Affine
+from shoal.architectures import Cell, ImplicitArchitecture
 from shoal.core.checks import float_tensor
-from shoal.core.torch_compat import changed_copy, full_precision, uncompiled
-from shoal.equilibrium.driver import drive
-from shoal.equilibrium.gradients import SolveOptions
-from shoal.equilibrium.problem import FunctionProblem, Problem
-from shoal.equilibrium.solution import LastSolution, Solution, SolveLog, handle_failure
-from shoal.equilibrium.state import StateLayout
+from shoal.core.torch_compat import full_precision, uncompiled
+from shoal.equilibrium import Equilibrium, Gradient, Solution, Solver
+from shoal.equilibrium.problem import FunctionProblem
+from shoal.equilibrium.state import State, StateLayout
 from shoal.networks.gain import (
+    ConvolutionNorm,
     GainBound,
     MatrixNorm,
-    WeightNorm,
     WellPosedness,
     gain_factor,
     well_posedness,
 )
-from shoal.networks.network import Network, NetworkSpec
-from shoal.networks.recurrent_layers import Layer, RecurrentCell
+from shoal.networks.layered import LayeredNetwork
+from shoal.networks.modules import exact
+from shoal.networks.network import LinearMap, Network, NetworkSpec, Trace
+from shoal.networks.recurrent_layers import Layer, Padding, RecurrentCell
 
 A = TypeVar("A", bound=ImplicitArchitecture)
+
+
+class Solving(TypedDict, total=False):
+    """The keywords of ``build`` and ``load`` that go to the ``Equilibrium`` of a network."""
+
+    solver: Solver | Sequence[Solver] | None
+    gradient: Gradient | None
+    on_failure: str
+    warm_start: bool
+
+
+class RecurrentEquilibrium(Equilibrium):
+    """The equilibrium of recurrent layers, whose samples do not depend on each other.
+
+    It is called with a start, the injections and the weights, which a network owns.
+    """
+
+    cell: RecurrentCell
+
+    def problem(self, z0: State, *inputs: Any, **named: Any) -> tuple[FunctionProblem, Tensor]:
+        """The equation of a state and inputs, as solvers see it, and where to start."""
+        if torch.compiler.is_exporting():
+            raise TypeError(
+                "torch.export must get an explicit network, got one whose solver takes as many "
+                "steps as inputs need: shoal.design and shoal.distill make explicit ones"
+            )
+        layout = StateLayout.of(z0)
+        problem = FunctionProblem(self.cell, layout, (*inputs, *named.values()), separable=True)
+        return problem, layout.rows(z0)
 
 
 class EquilibriumNetwork(Network[A], Generic[A]):
@@ -37,21 +68,13 @@ class EquilibriumNetwork(Network[A], Generic[A]):
     several, the first of which sees $Z$.
 
     Attributes:
-        options: How the equilibrium is solved for and differentiated.
+        equilibrium: The layer that solves, with its options, the last solution and a log.
     """
 
-    def __init__(
-        self,
-        spec: NetworkSpec[A],
-        weights: Mapping[str, Tensor],
-        options: SolveOptions,
-        *,
-        warm_start: bool = False,
-    ) -> None:
+    def __init__(self, spec: NetworkSpec[A], weights: Mapping[str, Tensor], **solving: Any) -> None:
         super().__init__(spec, weights)
-        self.options = replace(options, log=SolveLog())
-        self.warm_start = warm_start
-        self._last = LastSolution()
+        layers = tuple(layer for layer, _ in self.recurrent_layers)
+        self.equilibrium = RecurrentEquilibrium(RecurrentCell(layers), **solving)
 
     @property
     @abstractmethod
@@ -65,43 +88,58 @@ class EquilibriumNetwork(Network[A], Generic[A]):
 
     @abstractmethod
     def inject(self, x: Tensor) -> Tensor:
-        """$U$, what the inputs add to the first recurrent layer."""
+        """$U$, the term of the inputs in the first recurrent layer."""
 
     def injections(self, x: Tensor) -> tuple[Tensor, ...]:
-        """What is added to each of them."""
+        """The terms from outside in all recurrent layers."""
         return (self.inject(x),)
 
     @property
     @abstractmethod
     def feature_scale(self) -> float:
-        """The factor that makes the architecture's $z$ of the equilibrium $Z$."""
+        """The ratio of the architecture's $z$ to the equilibrium $Z$."""
 
     @property
     def last_solve(self) -> Solution | None:
         """The outcome of the last forward pass; its value is $Z$."""
-        return self.options.log.forward
+        return self.equilibrium.solution
 
     @property
     def last_adjoint(self) -> Solution | None:
         """The outcome of the last backward pass's solve."""
-        return self.options.log.backward
+        return self.equilibrium.log.backward
 
     def forget(self) -> None:
         """Let the next solve start cold."""
-        self._last.value = None
+        self.equilibrium.forget()
 
     def _forward(self, x: Tensor) -> Tensor:
         injections = self.injections(x)
-        return self._read(self.equilibrium(injections), injections)
+        return self._read(self.state(injections), injections)
 
     @abstractmethod
     def _read(self, z: Tensor, injections: tuple[Tensor, ...]) -> Tensor:
-        """The outputs that an equilibrium $Z$ makes, and what was injected."""
+        """The outputs for an equilibrium $Z$ and its injections."""
+
+    @uncompiled
+    def state(self, injections: tuple[Tensor, ...]) -> Tensor:
+        """$Z$, differentiable in the injections and the recurrent weights."""
+        with full_precision(injections[0]):
+            z: Tensor = self.equilibrium(*self._start(injections))
+        return z
+
+    def _start(
+        self, injections: tuple[Tensor, ...]
+    ) -> tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """A start for some injections, these in the dtype of the weights, and the weights."""
+        weights = tuple(weight for _, weight in self.recurrent_layers)
+        into = tuple(one.to(weights[0].dtype) for one in injections)
+        with torch.no_grad():
+            return self.equilibrium.cell.from_zero(into, weights), into, weights
 
     def features(self, x: Tensor) -> Tensor:
         """The equilibrium $z$ for inputs ``x``, differentiable; shape (samples, width, ...)."""
-        x = self.check_input(x)
-        return self.equilibrium(self.injections(x)) * self.feature_scale
+        return self.state(self.injections(self.check_input(x))) * self.feature_scale
 
     def solve(self, x: Tensor) -> Solution:
         """The equilibrium with its status, residual and steps for each sample; no gradient.
@@ -113,80 +151,26 @@ class EquilibriumNetwork(Network[A], Generic[A]):
             ConvergenceError: If a sample does not converge and the network was built with
                 ``on_failure="raise"``.
         """
+        apart = exact(self, silent=True)  # which leaves last_solve alone
         with torch.no_grad():
-            injections = self.injections(self.check_input(x))
-            with full_precision(x):
-                problem, start = self.problem(injections)
-                found = drive(problem, self.options.solver, start).solution
-            scale, value = self.feature_scale, found.value.view(injections[0].shape)
-            solution = replace(found, value=value * scale, residual=found.residual * scale)
-        tried = [type(self.options.solver).__name__]
-        handle_failure(solution, self.options.on_failure, "The equilibrium", tried=tried)
-        return solution
+            apart.features(x)
+        found: Solution = apart.last_solve
+        scale = self.feature_scale
+        return replace(found, value=found.value * scale, residual=found.residual * scale)
 
-    def problem_at(self, z: Tensor, x: Tensor) -> tuple[Problem, Tensor]:
+    def problem_at(self, z: Tensor, x: Tensor) -> tuple[FunctionProblem, Tensor]:
         """The equation of the recurrent layers near an equilibrium $z$, and that as rows."""
-        injections = self.injections(self.check_input(x))
-        problem, start = self.problem(injections)
-        z, shape = float_tensor("z", z), injections[0].shape
-        if z.shape != shape:
-            raise ValueError(f"z must have shape {tuple(shape)}, got {tuple(z.shape)}")
-        return problem, z.to(start.dtype).flatten(1) / self.feature_scale
-
-    def problem(self, injections: tuple[Tensor, ...]) -> tuple[FunctionProblem, Tensor]:
-        """The equation of the recurrent layers for some injections, and where to start."""
-        layers, weights = zip(*self.recurrent_layers, strict=True)
-        cell = RecurrentCell(layers)
-        into = tuple(one.to(weights[0].dtype) for one in injections)
-        with torch.no_grad():
-            start = cell.from_zero(into, weights).detach()
-        layout = StateLayout.of(start)
-        return FunctionProblem(cell, layout, (into, weights), separable=True), layout.rows(start)
-
-    @uncompiled
-    def equilibrium(self, injections: tuple[Tensor, ...]) -> Tensor:
-        """$Z$, differentiable in the injections and the recurrent weights.
-
-        Raises:
-            TypeError: If ``torch.export`` calls it: a program has no loop of unknown length.
-        """
-        if torch.compiler.is_exporting():
-            raise TypeError(
-                "torch.export must get an explicit network, got one of "
-                f"{type(self.architecture).__name__}, whose solver takes as many steps as inputs "
-                "need: shoal.design and shoal.distill make explicit ones"
-            )
-        warm = self.warm_start and self.training and torch.is_grad_enabled()
-        warm = warm and self.options.gradient.starts_anywhere
-        with full_precision(injections[0]):
-            problem, start = self.problem(injections)
-            found = self.options.solve(problem, self._last.instead_of(start) if warm else start)
-        if warm:
-            self._last.keep(found)
-        z: Tensor = problem.layout.state(found.value)
-        return z
-
-    def exact(self, *, silent: bool = False) -> "EquilibriumNetwork[A]":
-        """This network, sharing its weights, with exact gradients, whatever it trains with.
-
-        It starts cold, and leaves :attr:`last_solve` and :attr:`last_adjoint` alone.
-
-        Args:
-            silent: Whether it may leave failures to a status, if this network does; else it warns.
-        """
-        return changed_copy(
-            self,
-            options=self.options.exact(silent=silent),
-            warm_start=False,
-            _last=LastSolution(),
-            _checked=None,
-        )
+        start, *others = self._start(self.injections(self.check_input(x)))
+        z = float_tensor("z", z)
+        if z.shape != start.shape:
+            raise ValueError(f"z must have shape {tuple(start.shape)}, got {tuple(z.shape)}")
+        return self.equilibrium.problem_at(z.to(start.dtype) / self.feature_scale, *others)
 
     def well_posedness(self, *, tightness: float = 1e-3) -> WellPosedness:
         """Say whether the loop of recurrent layers is a contraction, with certified bounds.
 
         Args:
-            tightness: By what fraction the bound of the weights' norm may exceed the norm.
+            tightness: Largest relative excess of the upper bound of the weights' norm.
 
         Example:
             >>> import shoal
@@ -199,18 +183,78 @@ class EquilibriumNetwork(Network[A], Generic[A]):
         return well_posedness(self.gain_bound(), weights, self.architecture, tightness)
 
     def gain_bound(self) -> GainBound:
-        """What bounds the gain of the recurrent layers while their weights change."""
+        """A bound of the gain of the recurrent layers that follows changes of their weights."""
         layers = [layer for layer, _ in self.recurrent_layers]
-        return GainBound([*map(gain_factor, layers)], [self._norm()] * len(layers))
+        norm: MatrixNorm | ConvolutionNorm = MatrixNorm()
+        if axes := self.spec.pixel_axes:
+            positions = self.recurrent_layers[0][1].shape[2] ** axes
+            norm = ConvolutionNorm(layers[0].padding, positions, self.spec.pixels)
+        return GainBound([*map(gain_factor, layers)], [norm] * len(layers))
 
-    def _norm(self) -> WeightNorm:
-        """How the norm of a recurrent layer's weights is bounded."""
-        return MatrixNorm()
 
-    def __getstate__(self) -> dict[str, object]:
-        """Without the last solution: copies start cold."""
-        return {
-            **super().__getstate__(),
-            "_last": LastSolution(),
-            "options": replace(self.options, log=SolveLog()),
-        }
+class LoopNetwork(LayeredNetwork[A], EquilibriumNetwork[A], Generic[A]):
+    r"""A loop of cells, as the architecture's ``layers`` say; for a DEQ mostly of one.
+
+    $z = k\,m^{-1/2}\varphi(\sigma_a A z + \sigma_b B x + b)$ and $f = a^\top z$, solved for
+    $Z = \sqrt{m} z$. With more cells, each acts on the output of the one before it. For images $A$
+    and $B$ are convolutions. In the standard parametrization the weights are
+    $W = \sigma_a A/\sqrt m$, $U = \sigma_b B$ and $a/\sqrt m$, the features are $Z$, and the
+    gradients of one cell are those of Ling 2023, Lemma 2.
+    """
+
+    @property
+    def recurrent_layers(self) -> list[tuple[Layer, Tensor]]:
+        """The recurrent layers, one after the other, with their weights."""
+        architecture: Any = self.architecture
+        padding: Padding = architecture.padding if self.spec.pixel_axes else "zeros"
+        groups = [cell.weights.group for cell in self.layers.cells]
+        return [
+            (Layer(_activation(cell), self.scales[group], padding), self._weight(group))
+            for cell, group in zip(self.layers.cells, groups, strict=True)
+        ]
+
+    @property
+    def feature_scale(self) -> float:
+        r"""$z = Z/\sqrt m$ in the NTK parametrization, $Z$ in the standard one."""
+        return self.scales["readout"]
+
+    def inject(self, x: Tensor) -> Tensor:
+        r"""$U = \sigma_b x B^\top + b$, the input of the first layer besides the features."""
+        injection = self.layers.injection
+        assert injection is not None
+        found = self._linear(x, self._weight(injection.group)).mul(self.scales[injection.group])
+        return self._with_bias(self.layers.cells[0], found)
+
+    def injections(self, x: Tensor) -> tuple[Tensor, ...]:
+        """The terms from outside in all layers: the inputs, and biases."""
+        first = self.inject(x)
+        nothing = first.new_zeros(()).expand_as(first)
+        others = (self._with_bias(cell, nothing) for cell in self.layers.cells[1:])
+        return first, *others
+
+    def _read(self, z: Tensor, injections: tuple[Tensor, ...]) -> Tensor:  # noqa: ARG002
+        return torch.mm(self.pooled(z), self.readout.t()).mul(self.feature_scale)
+
+    def trace(self, x: Tensor) -> Trace:
+        """A pass that keeps the equilibrium, and the terms of the input and of each layer."""
+        x = self.check_input(x).detach().requires_grad_()
+        into = tuple(
+            u if u.requires_grad else u.detach().requires_grad_() for u in self.injections(x)
+        )
+        z = exact(self, silent=True).state(into)
+        output, pooled, scales = self._read(z, into), self.pooled(z), self.scales
+        maps = {"readout": LinearMap(pooled[:, None], output, scales["readout"])}
+        injection, readout = self.layers.injection, self.layers.readout
+        assert injection is not None
+        maps[injection.group] = LinearMap(self.patches(x), into[0], scales[injection.group])
+        weights = tuple(weight for _, weight in self.recurrent_layers)
+        states = self.equilibrium.cell.states(z, into, weights)[:-1]
+        for cell, state, entry in zip(self.layers.cells, states, into, strict=True):
+            maps |= self._maps(cell, state, entry)
+        deviation = 1.0 if readout is None else math.sqrt(readout.variance)
+        return Trace(output, pooled * (deviation / math.sqrt(self.spec.width)), maps)
+
+
+def _activation(cell: Cell) -> Activation:
+    """The activation of a cell with its gain."""
+    return cell.activation if cell.gain == 1 else Affine(cell.activation, cell.gain)

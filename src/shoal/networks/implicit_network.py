@@ -11,12 +11,12 @@ from shoal.activations import ReLU
 from shoal.architectures import ImplicitNetwork
 from shoal.networks.draw import Source, law_of_entries
 from shoal.networks.equilibrium import EquilibriumNetwork
-from shoal.networks.network import LinearMap, NetworkSpec, Trace, makes_networks_of
+from shoal.networks.modules import exact
+from shoal.networks.network import LinearMap, NetworkSpec, Trace
 from shoal.networks.recurrent_layers import Layer
 
 
 @final
-@makes_networks_of(ImplicitNetwork)
 class ImplicitNetworkModule(EquilibriumNetwork[ImplicitNetwork]):
     r"""An implicit network.
 
@@ -74,13 +74,13 @@ class ImplicitNetworkModule(EquilibriumNetwork[ImplicitNetwork]):
         return torch.addmm(torch.mm(injections[0], self.skip.t()), z, self.readout.t())
 
     def trace(self, x: Tensor) -> Trace:
-        """A pass that keeps the feature map, the equilibrium and what makes them."""
+        """A pass that keeps the feature map, the equilibrium and their inputs."""
         x = self.check_input(x).detach().requires_grad_()
         inner = self._inner(x)
         mapped = self._feature_map(inner)
         # the recurrence sees the feature map as a term of its own, apart from the skip
         injection = mapped * 1.0
-        z = self.exact(silent=True).equilibrium((injection,))
+        z = exact(self, silent=True).state((injection,))
         output = self._read(z, (mapped,))
         maps = {
             "readout": LinearMap(z[:, None], output, 1.0),

@@ -8,11 +8,10 @@ from torch import Tensor
 
 from shoal.architectures import LoopedNetwork
 from shoal.networks.draw import Source, law_of_entries
-from shoal.networks.network import LinearMap, Network, NetworkSpec, Trace, makes_networks_of
+from shoal.networks.network import LinearMap, Network, NetworkSpec, Trace
 
 
 @final
-@makes_networks_of(LoopedNetwork)
 class LoopedModule(Network[LoopedNetwork]):
     r"""A residual stream that passes the same layer $N$ times, or $N$ layers if untied.
 

@@ -13,7 +13,6 @@ from torch.nn import Module
 from shoal.core.checks import as_tensor, check_layout, float_tensor
 from shoal.core.torch_compat import changed_copy, pytree, submodules
 from shoal.equilibrium.gradients import SolveOptions
-from shoal.networks.network import Network
 
 Inputs = Tensor | tuple[Any, ...] | Mapping[str, Any]  # as users give them
 
@@ -127,7 +126,7 @@ def is_named(name: str, pattern: str) -> bool:
     return pattern in names or any(fnmatchcase(one, pattern) for one in names)
 
 
-def exact(module: Module, *, silent: bool = False) -> Module:
+def exact(module: Module, *, silent: bool = False) -> Any:
     """A view of a module that shares its parameters and has exact gradients of equilibria.
 
     Only the modules on the way to layers and networks with an equilibrium are copied, and no
@@ -136,7 +135,7 @@ def exact(module: Module, *, silent: bool = False) -> Module:
 
     Args:
         module: Any module.
-        silent: As in :meth:`Network.exact`.
+        silent: Whether the view may leave failures to a status, if the module does; else it warns.
     """
     return _exact(module, silent, {})
 
@@ -149,8 +148,6 @@ def _exact(module: Module, silent: bool, copies: dict[int, Module]) -> Module:
 
 
 def _copied(module: Module, silent: bool, copies: dict[int, Module]) -> Module:
-    if isinstance(module, Network):
-        return module.exact(silent=silent)
     if isinstance(module, _PARALLEL):
         return _exact(module.module, silent, copies)
     before = dict(submodules(module).items())  # those of TorchScript are no dictionary

@@ -1,8 +1,7 @@
 """What all networks have in common."""
 
-import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -12,23 +11,10 @@ from torch.nn import Module, Parameter
 
 from shoal.architectures import Architecture
 from shoal.core.checks import float_tensor
-from shoal.core.torch_compat import is_wrapped, version
+from shoal.core.torch_compat import is_wrapped
 from shoal.networks.draw import Law, Source
 
 A = TypeVar("A", bound=Architecture)
-_Class = TypeVar("_Class", bound="type[Network[Any]]")
-
-NETWORK_CLASSES: dict[type[Architecture], "type[Network[Any]]"] = {}  # what makes_networks_of fills
-
-
-def makes_networks_of(*architectures: type[Architecture]) -> Callable[[_Class], _Class]:
-    """Let ``build`` and ``load`` make the networks of architectures with the decorated class."""
-
-    def register(kind: _Class) -> _Class:
-        NETWORK_CLASSES.update(dict.fromkeys(architectures, kind))
-        return kind
-
-    return register
 
 
 @dataclass(frozen=True)
@@ -107,7 +93,6 @@ class Network(Module, ABC, Generic[A]):
     def __init__(self, spec: NetworkSpec[A], weights: Mapping[str, Tensor]) -> None:
         super().__init__()
         self.spec = spec
-        self._checked: tuple[weakref.ref[Tensor], int, torch.dtype, torch.device] | None = None
         for name, value in weights.items():
             if name in spec.architecture.parameter_groups or name in spec.trainable:
                 trained = name in spec.trainable
@@ -147,18 +132,10 @@ class Network(Module, ABC, Generic[A]):
     def trace(self, x: Tensor) -> Trace:
         """A pass that keeps what the empirical kernels need."""
 
-    def exact(self, *, silent: bool = False) -> "Network[A]":  # noqa: ARG002
-        """This network, sharing its weights, with exact gradients."""
-        return self
-
     def check_input(self, x: Tensor, name: str = "x") -> Tensor:
         """Return the inputs if they fit the network, or say why not."""
-        if torch.compiler.is_compiling():
-            return x
-        if isinstance(x, Tensor) and is_wrapped(x):
+        if torch.compiler.is_compiling() or (isinstance(x, Tensor) and is_wrapped(x)):
             return x  # values are not known
-        if isinstance(x, Tensor) and self._is_checked(x):
-            return x
         x = float_tensor(name, x)
         shape = "(samples, in_features" + ", pixels" * self.spec.pixel_axes + ")"
         if x.dim() != 2 + self.spec.pixel_axes or x.shape[1] != self.spec.in_features:
@@ -172,20 +149,7 @@ class Network(Module, ABC, Generic[A]):
                 f"{name} must have the network's dtype and device, {weight.dtype} on "
                 f"{weight.device}, got {x.dtype} on {x.device}"
             )
-        if not x.is_inference():  # those have no version
-            self._checked = (weakref.ref(x), version(x), weight.dtype, weight.device)
         return x
-
-    def _is_checked(self, x: Tensor) -> bool:
-        """Whether these are the inputs of last time, unchanged: then no device is asked again."""
-        if self._checked is None or self._checked[0]() is not x:
-            return False
-        weight = self.readout  # which replicas of a module have too
-        return self._checked[1:] == (version(x), weight.dtype, weight.device)
-
-    def __getstate__(self) -> dict[str, object]:
-        """Without what was noted about the last inputs."""
-        return {**self.__dict__, "_checked": None}
 
     def extra_repr(self) -> str:
         """The sizes, and what is trained."""

@@ -10,7 +10,7 @@ import torch
 
 from shoal.core.checks import as_path
 from shoal.core.files import write_whole
-from shoal.networks.chain import ChainNetwork
+from shoal.networks.layered import ChainNetwork
 from shoal.networks.modules import evaluating
 from shoal.networks.network import Network
 

@@ -8,7 +8,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from shoal.activations import Activation
-from shoal.core.torch_compat import vjp
 
 Padding = Literal["zeros", "circular"]
 
@@ -17,38 +16,22 @@ _CONVOLUTIONS = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3
 
 @dataclass(frozen=True)
 class Layer:
-    r"""A recurrent layer without its weights: $\varphi$ and $s$."""
+    r"""A recurrent layer without its weights: $\varphi$, $s$, and the padding of images."""
 
     activation: Activation
     scale: float
+    padding: Padding = "zeros"
 
     def preactivation(self, z: Tensor, injection: Tensor, weight: Tensor) -> Tensor:
-        r"""$s Z W^\top + U$, in one matrix product."""
-        return torch.addmm(injection, z, weight.t(), alpha=self.scale)
-
-    def slope(self, preactivation: Tensor) -> Tensor:
-        r"""$\varphi'$, differentiable."""
-        if type(self.activation).first_derivative is not Activation.first_derivative:
-            return self.activation.first_derivative(preactivation)
-        function = self.activation.function  # a user's: by a product that composes with all else
-        value, pull = vjp(function, preactivation)
-        return pull(torch.ones_like(value))
-
-
-@dataclass(frozen=True)
-class ConvolutionLayer(Layer):
-    r"""The same for images: $\varphi$, $s$, and the padding of the border."""
-
-    padding: Padding
-
-    def preactivation(self, z: Tensor, injection: Tensor, weight: Tensor) -> Tensor:
-        r"""$s\,W * Z + U$, of shape (samples, channels, pixels...)."""
+        r"""$s Z W^\top + U$; for images $s\,W * Z + U$."""
+        if weight.dim() == 2:
+            return torch.addmm(injection, z, weight.t(), alpha=self.scale)
         return torch.add(injection, convolve(z, weight, self.padding), alpha=self.scale)
 
 
 @dataclass(frozen=True)
 class RecurrentCell:
-    """Once through some layers, as a function of the state, the injections and the weights."""
+    """One iteration of a loop of layers, as a function of the state, injections and weights."""
 
     layers: tuple[Layer, ...]
 
@@ -62,9 +45,17 @@ class RecurrentCell:
             injections: The inputs of each layer, of shape (samples, width, ...).
             weights: The weights of each layer.
         """
+        return self.states(z, injections, weights)[-1]
+
+    def states(
+        self, z: Tensor, injections: tuple[Tensor, ...], weights: tuple[Tensor, ...]
+    ) -> list[Tensor]:
+        """The state before each layer, and after the last one."""
+        states = [z]
         for layer, into, weight in zip(self.layers, injections, weights, strict=True):
-            z = layer.activation.function(layer.preactivation(z, into, weight))
-        return z
+            inner = layer.preactivation(states[-1], into, weight)
+            states.append(layer.activation.function(inner))
+        return states
 
     def from_zero(self, injections: tuple[Tensor, ...], weights: tuple[Tensor, ...]) -> Tensor:
         """The state after all layers from a state of zeros, without a product in the first."""
@@ -77,8 +68,8 @@ def convolve(x: Tensor, weight: Tensor, padding: Padding) -> Tensor:
 
     Args:
         x: Images. shape: (samples, channels, pixels...)
-        weight: Shape: (channels made, channels, patch...).
-        padding: What lies beyond the border.
+        weight: Shape: (output channels, channels, patch...).
+        padding: Values of the pixels beyond the border.
     """
     reach = weight.shape[2] // 2
     convolution = _CONVOLUTIONS[weight.dim() - 2]

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from shoal import activations as known_activations
+from shoal import architectures as known_architectures
 from shoal.activations import Activation
 from shoal.architectures import Architecture
 from shoal.core.checks import as_path, device_of, items, shown
@@ -19,8 +20,9 @@ from shoal.core.fields import plain
 from shoal.core.files import checksum, write_whole
 from shoal.core.settings import standard_settings
 from shoal.equilibrium import Gradient, Solver
-from shoal.networks.build import assemble, check_solving, check_spec, shapes
-from shoal.networks.network import NETWORK_CLASSES, Network, NetworkSpec
+from shoal.networks.build import assemble, check_spec, shapes
+from shoal.networks.equilibrium import Solving
+from shoal.networks.network import Network, NetworkSpec
 
 _FORMAT = "shoal network 1"
 _SIZES = (
@@ -32,12 +34,11 @@ _SIZES = (
     "pixel_axes",
     "pixels",
 )
-_KNOWN: dict[str, type] = {kind.__name__: kind for kind in NETWORK_CLASSES} | {
+_KNOWN: dict[str, type] = {
     name: value
-    for name in known_activations.__all__
-    if isinstance(value := getattr(known_activations, name), type)
-    and issubclass(value, Activation)
-    and value is not Activation
+    for module in (known_activations, known_architectures)
+    for name, value in vars(module).items()
+    if isinstance(value, type) and issubclass(value, Activation | Architecture)
 }
 
 
@@ -91,7 +92,7 @@ def load(
     device: torch.device | str | None = None,
     activations: Iterable[type[Activation]] = (),
     architectures: Iterable[type[Architecture]] = (),
-    solver: Solver | None = None,
+    solver: Solver | Sequence[Solver] | None = None,
     gradient: Gradient | None = None,
     on_failure: str = "warn",
     warm_start: bool = False,
@@ -113,7 +114,9 @@ def load(
         ValueError: If the file is damaged, or is not a saved network.
         FileNotFoundError: If there is no such file.
     """
-    solving = check_solving(solver, gradient, on_failure, warm_start)
+    solving = Solving(
+        solver=solver, gradient=gradient, on_failure=on_failure, warm_start=warm_start
+    )
     file = as_path("path", path)
     custom = _classes("activations", activations, Activation)
     custom |= _classes("architectures", architectures, Architecture)

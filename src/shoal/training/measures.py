@@ -17,6 +17,7 @@ from shoal.core.checks import items
 from shoal.core.torch_compat import without_fused_attention
 from shoal.networks import EquilibriumNetwork, Network
 from shoal.networks.empirical_kernel import contract, reactions
+from shoal.networks.equilibrium import LoopNetwork
 from shoal.networks.implicit_network import ImplicitNetworkModule
 from shoal.networks.jacobians import Jacobians, chosen_parameters
 from shoal.networks.modules import evaluating, exact
@@ -215,4 +216,7 @@ def _features(network: EquilibriumNetwork[Any], x: Tensor, group: str) -> Tensor
             assert isinstance(network, ImplicitNetworkModule)
             return network.inject(x)
         assert network.last_solve is not None
-        return network.last_solve.value * network.feature_scale
+        z = network.last_solve.value
+        return (
+            network.pooled(z) if isinstance(network, LoopNetwork) else z
+        ) * network.feature_scale

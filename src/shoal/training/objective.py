@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module, Parameter
 
-from shoal.activations.description import description
+from shoal.activations.names import description
 from shoal.core.checks import as_tensor, float_tensor
 from shoal.core.files import checksum
 from shoal.equilibrium.gradients import SolveOptions
@@ -60,7 +60,7 @@ class Problem(NamedTuple):
         groups = self.net.groups.items()
         method: dict[str, str] = {}
         if isinstance(self.net, EquilibriumNetwork):
-            options = self.net.options
+            options = self.net.equilibrium.options
             method["gradient method"] = description(options.gradient)
             method["solver"] = description(options.solver)
         return {

@@ -6,7 +6,7 @@ from typing import Any
 
 from shoal.core.checks import real
 from shoal.networks import EquilibriumNetwork, Network
-from shoal.networks.loop import LoopNetwork
+from shoal.networks.equilibrium import LoopNetwork
 from shoal.training.measures import largest_eigenvalue
 from shoal.training.objective import Objective, Problem
 

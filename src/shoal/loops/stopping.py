@@ -1,0 +1,430 @@
+"""A rule that stops each sample of a loop when its decisions will not change any more."""
+
+import json
+import math
+import os
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from shoal.core.checks import as_path, integer, real, seeded
+from shoal.core.files import write_json
+from shoal.core.torch_compat import pytree
+from shoal.core.words import counted
+from shoal.loops.decisions import IGNORED, Decision, Decisions, decisions_of
+from shoal.loops.find import find_loop
+from shoal.loops.loop import Loop, Memory, Output, State, rows_of
+from shoal.loops.signals import WORDS, Signals
+from shoal.loops.trace import batch_of
+from shoal.networks.modules import evaluating
+
+_CHOOSE, _CALIBRATE = 0.2, 0.7  # shares of the samples; savings are measured on the rest
+_THRESHOLDS = 100
+_BLOCK = 256  # samples that are run at once
+_TRACED = 32  # samples that a loop is looked for with
+_FORMAT = "shoal stop rule 1"
+
+
+@dataclass(frozen=True, repr=False)
+class CalibratedRule:
+    """A stop rule whose risk is bounded; ``loop.run(*inputs, until=rule)`` applies it.
+
+    Attributes:
+        signal: Name of the signal that is compared with the threshold: ``"output"``, ``"state"``,
+            ``"margin"``, ``"ratio"`` or ``"acceleration"``.
+        threshold: A sample stops when its signal is at most this; minus infinity: never.
+        decisions: How an output is read as decisions.
+        steps: The full count, where all samples stop.
+        risk: Largest share of new samples with a changed decision, or with labels a lost one.
+        confidence: Probability, over the samples that calibrate, that the risk is kept.
+        calibrated_on: Number of samples that the threshold was calibrated with.
+        savings: Share of the iterations that is saved, on held-out samples.
+        changed: Share of the held-out samples with a changed, or a lost, decision.
+        measured_on: Number of held-out samples.
+        labeled: Whether labels were given: then a decision is lost if it is right after the full
+            count and wrong where the sample stops.
+    """
+
+    signal: str
+    threshold: float
+    decisions: Decisions
+    steps: int
+    risk: float
+    confidence: float
+    calibrated_on: int
+    savings: float
+    changed: float
+    measured_on: int
+    labeled: bool
+
+    def begin(self, output: Output, state: State) -> Memory:
+        """Return what the rule remembers of the first iteration."""
+        return self._signals.begin(output, state)
+
+    def update(self, memory: Memory, output: Output, state: State, n: int) -> tuple[Memory, Tensor]:
+        """Return the memory after iteration ``n`` (2, 3, ...), and which samples stop there."""
+        memory, signals = self._signals.update(memory, output, state)
+        return memory, (signals[:, 0] <= self.threshold) | (n >= self.steps)
+
+    def start(self) -> "Stopping":
+        """Return an object that applies the rule to one batch, in a loop of your own.
+
+        Example:
+            >>> stopping = rule.start()  # doctest: +SKIP
+            >>> for n in range(rule.steps):  # doctest: +SKIP
+            ...     z = cell(z, x)
+            ...     if stopping(readout(z), z):
+            ...         break
+            >>> y = stopping.output  # doctest: +SKIP
+        """
+        return Stopping(self)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Save the rule as a JSON file; a custom decision is not saved."""
+        values = asdict(self)
+        values["decisions"].pop("custom")
+        values["threshold"] = None if self.threshold == -math.inf else self.threshold
+        write_json(as_path("path", path), {"format": _FORMAT, **values})
+
+    @classmethod
+    def load(
+        cls, path: str | os.PathLike[str], *, decision: Decision | None = None
+    ) -> "CalibratedRule":
+        """Return a rule that was saved; ``decision`` is the custom one that it was made with."""
+        text = as_path("path", path).read_text(encoding="utf-8")
+        try:
+            values = json.loads(text)
+            known = values.pop("format") == _FORMAT
+            values["decisions"] = Decisions(**values["decisions"])
+            rule = cls(**values) if known else None
+        except (ValueError, KeyError, TypeError, AttributeError):
+            rule = None
+        if rule is None:
+            raise ValueError(f"path must be a file of rule.save, got {path}")
+        if rule.threshold is None:
+            rule = replace(rule, threshold=-math.inf)
+        if callable(decision):
+            rule = replace(rule, decisions=replace(rule.decisions, custom=decision))
+        return rule
+
+    def __repr__(self) -> str:
+        return f"CalibratedRule({self})"
+
+    def __str__(self) -> str:
+        """The rule, its promise and its savings in words."""
+        unit = "lose a right decision" if self.labeled else "have a changed decision"
+        promise = (
+            f"at most {self.risk:.2%} of samples {unit}, with {self.confidence:.0%} confidence"
+        )
+        if self.threshold == -math.inf:
+            return f"runs all {counted(self.steps, 'iteration')}: no threshold keeps that {promise}"
+        return (
+            f"stops a sample once the {WORDS[self.signal]} is at most {self.threshold:.3g}, after "
+            f"{counted(self.steps, 'iteration')} at the latest: {self.savings:.0%} fewer "
+            f"iterations on {counted(self.measured_on, 'held-out sample')}; {promise}"
+        )
+
+    @property
+    def _signals(self) -> Signals:
+        return Signals(self.decisions, (self.signal,))
+
+
+class Stopping:
+    """A stop rule applied to one batch; call it after each iteration.
+
+    Attributes:
+        output: The output of each sample where it stopped, or the last one.
+        iterations: Number of iterations of each sample.
+        stopped: Which samples have stopped.
+    """
+
+    def __init__(self, rule: CalibratedRule) -> None:
+        self.rule, self.n = rule, 0
+        self.output: Output = None
+        self.iterations = self.stopped = torch.empty(0)
+        self._memory: Memory = None
+
+    def __call__(self, output: Output, state: State) -> bool:
+        """Take note of the next iteration; return whether all samples have stopped.
+
+        Args:
+            output: The output after this iteration, for all samples.
+            state: The state after this iteration, for all samples.
+        """
+        self.n += 1
+        if self.n == 1:
+            self._memory = self.rule.begin(output, state)
+            samples = rows_of(state)[:, 0]
+            self.output = output
+            self.stopped = torch.zeros_like(samples, dtype=torch.bool)
+            self.iterations = torch.ones_like(samples, dtype=torch.long)
+            return False
+        active = ~self.stopped
+        self.output = pytree.tree_map(
+            lambda old, new: torch.where(active.view(-1, *(1,) * (new.dim() - 1)), new, old),
+            self.output, output,
+        )  # fmt: skip
+        self.iterations = self.iterations + active.long()
+        self._memory, stop = self.rule.update(self._memory, output, state, self.n)
+        self.stopped = self.stopped | stop
+        return bool(self.stopped.all())
+
+
+def stop_rule(
+    loop: Loop | Module,
+    *inputs: Any,
+    risk: float = 0.01,
+    confidence: float = 0.95,
+    y: Tensor | None = None,
+    steps: int | None = None,
+    decision: Decision | None = None,
+    seed: int = 0,
+) -> CalibratedRule:
+    """Calibrate a rule that stops each sample of a loop early, with a bounded risk.
+
+    A sample stops when a signal of its change falls to a threshold. The rule promises, with the
+    stated confidence, that at most a share ``risk`` of new samples have any decision that differs
+    from the one after the full count. No labels are needed. With labels, it is the share of samples
+    that lose a right decision. All tokens of a sample count together, as they depend on one
+    another.
+
+    The promise holds for new samples that are exchangeable with ``inputs``: drawn alike, in any
+    order, such as independent draws of one distribution. It holds for the model as it is, and not
+    for harder samples, nor for several samples made from one. The confidence is over the choice of
+    ``inputs``.
+
+    A fifth of the samples chooses the signal and the thresholds to try. Seven tenths calibrate by
+    Learn then Test: beginning with the most cautious threshold, each is tested by an exact binomial
+    bound, until one fails. The rest measures the savings.
+
+    Args:
+        loop: A loop, or a model, whose loop is then found.
+        inputs: The model's inputs; those of the loop's own batch if there are none.
+        risk: Largest share of samples that may change.
+        confidence: Probability that the risk is kept.
+        y: Labels, per sample or per decision; -100 is ignored.
+        steps: The full count; as many iterations as the model runs if ``None``.
+        decision: How to read an output: ``"class"``, ``"sign"``, ``"value"`` or a function.
+        seed: Seed of the split of the samples.
+
+    Returns:
+        The rule, for ``loop.run(*new_inputs, until=rule)``.
+
+    Raises:
+        ValueError: If there are too few samples for the bound, they depend on one another, or some
+            outputs are not finite.
+
+    References:
+        Angelopoulos, Bates, Candès, Jordan and Lei, Learn then test, 2021. Clopper and Pearson,
+        1934.
+
+    Example:
+        >>> import torch, shoal
+        >>> x = torch.randn(500, 4)
+        >>> cell = lambda z, x: torch.tanh(0.5 * z.flip(1) + x)
+        >>> loop = shoal.Loop(cell, torch.zeros_like, x, head=lambda z: z[:, :3], steps=32)
+        >>> rule = shoal.stop_rule(loop, x)
+        >>> rule.savings > 0.3
+        True
+    """
+    risk = real("risk", risk, above=0, below=1)
+    confidence = real("confidence", confidence, above=0, below=1)
+    if isinstance(loop, Module):
+        loop = find_loop(loop, *_rows_of(inputs, torch.arange(min(_TRACED, batch_of(inputs)))))
+    if not isinstance(loop, Loop):
+        raise TypeError(f"loop must be a Loop or a module, got {type(loop).__name__}")
+    inputs = inputs or loop.inputs
+    steps = integer("steps", loop._count(steps), at_least=3)
+    _check_loop(loop)
+    samples = batch_of(inputs)
+    _check_enough(samples, risk, confidence)
+    record = record_of(loop, inputs, steps, y, decision)
+    order = torch.randperm(samples, generator=seeded("seed", seed))
+    return calibrated(record, order, risk, confidence)
+
+
+def _check_loop(loop: Loop) -> None:
+    if not loop.dynamic:
+        reason = loop.note or "give z0 as a function of the inputs"
+        raise ValueError(f"loop must run on other samples than its own batch: {reason}")
+    if loop.samples_coupled:
+        raise ValueError(
+            "loop must treat samples one by one, and here they depend on one another, as by "
+            "statistics over the batch: a sample's result depends on which others have stopped"
+        )
+
+
+def samples_needed(risk: float, confidence: float) -> int:
+    """The fewest samples to calibrate with: those of which none may change."""
+    return math.ceil(math.log1p(-confidence) / math.log1p(-risk))
+
+
+def _check_enough(samples: int, risk: float, confidence: float) -> None:
+    needed = samples_needed(risk, confidence)
+    if int(_CALIBRATE * samples) < needed:
+        raise ValueError(
+            f"inputs must have at least {math.ceil(needed / _CALIBRATE)} samples, of which "
+            f"{_CALIBRATE:.0%}, or {needed}, calibrate a risk of {risk:g} with a confidence of "
+            f"{confidence:g}; got {samples}"
+        )
+
+
+class Record(NamedTuple):
+    """What is known of all iterations of all samples.
+
+    Attributes:
+        signals: All signals; shape (samples, iterations 2 to N - 1, signals).
+        lost: Whether a sample that stops there is counted; shape (samples, iterations 2 to N).
+        names: Names of the signals.
+        decisions: How an output is read as decisions.
+        steps: The full count N.
+        labeled: Whether losses are those of right decisions.
+    """
+
+    signals: Tensor
+    lost: Tensor
+    names: tuple[str, ...]
+    decisions: Decisions
+    steps: int
+    labeled: bool
+
+
+@torch.no_grad()
+def record_of(
+    loop: Loop,
+    inputs: tuple[Any, ...],
+    steps: int,
+    y: Tensor | None = None,
+    decision: Decision | None = None,
+) -> Record:
+    """Run a loop to the full count, and record signals and changes of decisions."""
+    samples = batch_of(inputs)
+    signals, lost = [], []
+    with ExitStack() as stack:
+        for module in loop.modules:
+            stack.enter_context(evaluating(module))
+        first = loop.run(*_rows_of(inputs, torch.arange(min(_BLOCK, samples))), steps=steps)
+        decisions = decisions_of(first, y if y is None else y[:_BLOCK], decision=decision)
+        measured = Signals(decisions)
+        for rows in torch.arange(samples).split(_BLOCK):
+            found, decided = _trajectory(loop, _rows_of(inputs, rows), steps, measured)
+            signals.append(found.cpu())
+            last = decided[-1]
+            _check_decided(decisions, last, rows)
+            if y is None:
+                changed = [~decisions.same(one, last).all(1) for one in decided]
+            else:
+                labels = decisions.labels(y[rows.to(y.device)], last)
+                known = labels != IGNORED
+                known = known.all(-1) if decisions.kind == "value" else known
+                right = decisions.same(last, labels) & known
+                changed = [(right & ~decisions.same(one, labels)).any(1) for one in decided]
+            lost.append(torch.stack(changed, 1).cpu())
+    return Record(
+        torch.cat(signals), torch.cat(lost), measured.names, decisions, steps, y is not None
+    )
+
+
+def _trajectory(
+    loop: Loop, inputs: tuple[Any, ...], steps: int, signals: Signals
+) -> tuple[Tensor, list[Tensor]]:
+    """Signals of iterations 2 to N - 1, and decisions of iterations 2 to N."""
+    found, decided, memory = [], [], None
+    for n, (state, context) in enumerate(loop._states(inputs, steps), 1):
+        output = loop.head(state, context)
+        if n == 1:
+            memory = signals.begin(output, state)
+            continue
+        decided.append(signals.decisions(output))
+        if n < steps:
+            memory, now = signals.update(memory, output, state)
+            found.append(now)
+    return torch.stack(found, 1), decided
+
+
+def _check_decided(decisions: Decisions, last: Tensor, rows: Tensor) -> None:
+    """Refuse samples whose output after the full count is not finite."""
+    bad = rows[(~decisions.same(last, last)).any(1).cpu()].tolist()
+    if bad:
+        shown = ", ".join(map(str, bad[:5])) + (", ..." if len(bad) > 5 else "")
+        raise ValueError(
+            f"inputs must lead to finite outputs after the full count, got NaN or infinity for "
+            f"{counted(len(bad), 'sample')}: {shown}"
+        )
+
+
+def calibrated(record: Record, order: Tensor, risk: float, confidence: float) -> CalibratedRule:
+    """Calibrate a rule on recorded samples, which are split in the given order."""
+    samples = len(order)
+    choose, calibrate = int(_CHOOSE * samples), int(_CALIBRATE * samples)
+    chosen, calibration = order[:choose], order[choose : choose + calibrate]
+    held_out = order[choose + calibrate :]
+    best, signal, grid = -1.0, 0, torch.empty(0)
+    for index in range(len(record.names)):
+        thresholds = _thresholds(record.signals[chosen][:, :, index])
+        accepted = -math.inf
+        for threshold in thresholds.tolist():
+            lost, used = _stopped(record, chosen, index, threshold)
+            if float(lost.double().mean()) > risk / 2:
+                break
+            accepted = threshold
+        saved = _savings(_stopped(record, chosen, index, accepted)[1], record.steps)
+        if saved > best:
+            best, signal, grid = saved, index, thresholds
+    accepted = -math.inf
+    for threshold in grid.tolist():
+        lost, _ = _stopped(record, calibration, signal, threshold)
+        if _at_most(int(lost.sum()), len(lost), risk) > 1 - confidence:
+            break
+        accepted = threshold
+    lost, used = _stopped(record, held_out, signal, accepted)
+    return CalibratedRule(
+        record.names[signal], accepted, record.decisions, record.steps, risk, confidence,
+        len(calibration), _savings(used, record.steps), float(lost.double().mean()),
+        len(held_out), record.labeled,
+    )  # fmt: skip
+
+
+def _thresholds(signals: Tensor) -> Tensor:
+    """Thresholds to try, from the most cautious on."""
+    values = signals[signals.isfinite()].sort().values
+    places = torch.linspace(0, len(values) - 1, _THRESHOLDS).long()
+    return values[places].unique() if len(values) else values
+
+
+def _stopped(record: Record, rows: Tensor, signal: int, threshold: float) -> tuple[Tensor, Tensor]:
+    """Which samples are lost with a threshold, and after how many iterations each stops."""
+    below = record.signals[rows, :, signal] <= threshold
+    place = torch.where(below.any(1), below.byte().argmax(1), below.shape[1])
+    return record.lost[rows].gather(1, place[:, None])[:, 0], place + 2
+
+
+def _savings(used: Tensor, steps: int) -> float:
+    return 1 - float(used.double().mean()) / steps
+
+
+def _at_most(count: int, samples: int, share: float) -> float:
+    """The probability of at most so many successes in so many trials.
+
+    The bound of Clopper and Pearson is at most ``share`` if and only if this is at most one minus
+    the confidence.
+    """
+    terms = [
+        math.lgamma(samples + 1) - math.lgamma(k + 1) - math.lgamma(samples - k + 1)
+        + k * math.log(share) + (samples - k) * math.log1p(-share)
+        for k in range(count + 1)
+    ]  # fmt: skip
+    return math.fsum(map(math.exp, terms))
+
+
+def _rows_of(inputs: tuple[Any, ...], rows: Tensor) -> tuple[Any, ...]:
+    """Some samples of a model's inputs."""
+    samples = batch_of(inputs)
+    found: tuple[Any, ...] = pytree.tree_map_only(
+        Tensor, lambda t: t[rows.to(t.device)] if t.dim() and len(t) == samples else t, inputs
+    )
+    return found
