@@ -16,8 +16,6 @@ from shoal.architectures import DEQ
 
 _TITLES = {
     "none": "no preconditioner",
-    "diagonal": "diagonal",
-    "equivalent": "equivalent",
     "nystrom": "Nyström",
 }
 _WARM = 512  # samples of a first regression, by which nothing is set up while time is measured
@@ -28,8 +26,7 @@ class Regression(Experiment):
     """Regression with exact kernels on whole datasets.
 
     One-hot classes of images of norm 1 and of a mixture. Each system is solved by Cholesky, and
-    that of the NTK also by conjugate gradients with each preconditioner. The equivalent, made for
-    the mixture of Ling 2024, is told the classes of that only.
+    that of the NTK also by conjugate gradients with and without a preconditioner.
     """
 
     architecture: DEQ = DEQ(shoal.activations.ReLU(), recurrent_variance=0.2, input_variance=0.8)
@@ -84,14 +81,11 @@ class Regression(Experiment):
         return _mixture(*self.mixture, 0, device), _mixture(*self.mixture, 1, device)
 
     def _fit(self, point: Point, samples: Samples, seed: int) -> shoal.learning.KernelRegression:
-        labels = samples.labels if point["dataset"] == "mixture" else None
         if point["solver"] == "cholesky":
             method = shoal.learning.Cholesky(tolerance=self.tolerance)
         else:
             preconditioner = {
                 "none": None,
-                "diagonal": shoal.learning.DiagonalPreconditioner(),
-                "equivalent": shoal.learning.EquivalentPreconditioner(labels),
                 "nystrom": shoal.learning.Nystrom(self.rank, seed=seed),
             }[point["solver"]]
             options = {"tolerance": self.tolerance, "max_steps": self.max_steps}
@@ -112,9 +106,8 @@ class Regression(Experiment):
             for (solver, title), color in zip(_TITLES.items(), COLORS, strict=False):
                 for result in matching(found, {"solver": solver}):
                     history = result.arrays["history"]
-                    dashes = "--" if solver == "diagonal" else "-"  # it lies on that of none
                     steps = np.arange(1, len(history) + 1)
-                    axes.loglog(steps, history, dashes, color=color, linewidth=1.4, label=title)
+                    axes.loglog(steps, history, color=color, linewidth=1.4, label=title)
             return rf"{dataset}, $\lambda = {ridge:g}$"
 
         size = 3.4 * len(self.ridges) + 0.6, 2.8 * len(self.datasets) + 0.6

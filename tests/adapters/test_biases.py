@@ -12,22 +12,6 @@ pytest.importorskip("gpytorch")
 from shoal.adapters import GPyTorchKernel, SklearnKernel
 
 
-def test_gradients_of_scikit_learn_are_those_of_differences():
-    x = np.random.default_rng(0).normal(size=(7, 2))
-    kernel = SklearnKernel("relu", 0.2, 1.0, bias_variance=0.3, which="ntk")
-    assert [h.name for h in kernel.hyperparameters if not h.fixed] == [
-        "bias_variance",
-        "input_variance",
-        "recurrent_variance",
-    ]
-    _, gradient = kernel(x, eval_gradient=True)
-    step = 1e-5
-    for place in range(3):
-        ahead, back = (kernel.theta + sign * step * np.eye(3)[place] for sign in (1, -1))
-        change = kernel.clone_with_theta(ahead)(x) - kernel.clone_with_theta(back)(x)
-        np.testing.assert_allclose(gradient[..., place], change / (2 * step), rtol=0, atol=1e-8)
-
-
 def test_one_feature_is_enough_with_biases():
     x = np.linspace(-2, 2, 9)[:, None]
     assert np.linalg.matrix_rank(SklearnKernel("relu")(x), tol=1e-9) == 2

@@ -126,42 +126,6 @@ def test_gradients_in_length_scales() -> None:
         assert covariance.raw_lengthscale.grad[0, k].item() == pytest.approx(slope, abs=1e-7)
 
 
-def test_length_scales_have_batches_priors_and_constraints() -> None:
-    covariance = GPyTorchKernel(
-        DEQ,
-        ard_num_dims=2,
-        batch_shape=torch.Size([3]),
-        lengthscale_prior=gpytorch.priors.GammaPrior(3.0, 6.0),
-        lengthscale_constraint=gpytorch.constraints.GreaterThan(0.1),
-    )
-    assert covariance.raw_lengthscale.shape == (3, 1, 2)
-    assert [name for name, *_ in covariance.named_priors()] == ["lengthscale_prior"]
-    assert float(covariance.raw_lengthscale_constraint.lower_bound) == pytest.approx(0.1)
-    scales = torch.tensor([[[1.0, 2.0]], [[0.5, 0.5]], [[3.0, 0.2]]])
-    covariance.lengthscale = scales
-    covariance.recurrent_variance = torch.tensor(RECURRENT)
-    x = inputs(4, 2)
-    with torch.no_grad():
-        found = covariance(x).to_dense()
-    for k in range(3):
-        expected = relu_deq((x / scales[k]).numpy(), RECURRENT[k], 0.8)[0]
-        np.testing.assert_allclose(found[k], expected, atol=1e-10)
-
-
-@pytest.mark.parametrize("batch", [(), (2,)])
-def test_features_as_batches(batch: tuple[int, ...]) -> None:
-    covariance, x = GPyTorchKernel(DEQ, ard_num_dims=3, batch_shape=batch), inputs(4, 3)
-    scales = torch.tensor([0.5, 1.0, 2.0])
-    covariance.lengthscale = scales
-    with torch.no_grad():
-        found = covariance.forward(x.expand(*batch, 4, 3), x, last_dim_is_batch=True)
-    assert found.shape == (*batch, 3, 4, 4)
-    for index in np.ndindex(*batch):
-        for k in range(3):
-            expected = relu_deq((x[:, k : k + 1] / scales[k]).numpy(), 0.3, 0.8)[0]
-            np.testing.assert_allclose(found[(*index, k)], expected, atol=1e-10)
-
-
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [

@@ -1,18 +1,14 @@
 """The scikit-learn kernel: values, gradients, and its place in Gaussian processes."""
 
-import warnings
-
 import numpy as np
 import pytest
 
 import shoal
-from adapters.plain import log_marginal_likelihood, relu_deq
+from adapters.plain import relu_deq
 
 pytest.importorskip("sklearn", reason="scikit-learn is not installed")
 
 from sklearn.base import clone
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.gaussian_process import GaussianProcessClassifier, GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel, WhiteKernel
 
 from shoal.adapters import SklearnKernel
@@ -34,23 +30,6 @@ def test_values_are_those_of_the_equations(which: str) -> None:
     assert not kernel.is_stationary()
     integers = np.array([[1, 2], [3, -1]])
     np.testing.assert_allclose(kernel(integers), kernel(integers.astype(float)))
-
-
-@pytest.mark.parametrize("which", ["ck", "ntk"])
-@pytest.mark.parametrize("activation", ["relu", "erf"])
-def test_gradients_are_those_of_finite_differences(activation: str, which: str) -> None:
-    x = inputs(7)
-    kernel = SklearnKernel(activation, 0.4, 0.7, which=which)
-    matrix, gradient = kernel(x, eval_gradient=True)
-    np.testing.assert_allclose(matrix, kernel(x), rtol=1e-12)
-    assert gradient.shape == (7, 7, 2)
-    free = [h.name for h in kernel.hyperparameters if not h.fixed]
-    assert free == ["input_variance", "recurrent_variance"]
-    for place in range(2):
-        step = np.zeros(2)
-        step[place] = 1e-4
-        up, down = (kernel.clone_with_theta(kernel.theta + s * step)(x) for s in (1, -1))
-        np.testing.assert_allclose(gradient[..., place], (up - down) / 2e-4, atol=1e-8)
 
 
 def test_fixed_hyperparameters_have_no_gradient() -> None:
@@ -100,42 +79,6 @@ def test_composition_clones_and_parameters() -> None:
     assert repr(SklearnKernel("relu")) == (
         "SklearnKernel(ReLU(), recurrent_variance=0.2, input_variance=1, which='ck')"
     )
-
-
-@pytest.mark.thorough
-def test_a_regressor_finds_the_best_variances() -> None:
-    x = inputs(25)
-    true = relu_deq(x, 0.5, 1.0)[0] + 1e-2 * np.eye(25)
-    y = np.linalg.cholesky(true) @ np.random.default_rng(11).standard_normal(25)
-    kernel = SklearnKernel("relu", 0.2) + WhiteKernel(1e-2, "fixed")
-    process = GaussianProcessRegressor(kernel, random_state=0).fit(x, y)
-    found = process.kernel_.k1
-
-    def likelihood(recurrent: float, injection: float) -> float:
-        matrix = relu_deq(x, recurrent, injection)[0] + 1e-2 * np.eye(25)
-        return log_marginal_likelihood(matrix, y)
-
-    best = likelihood(found.recurrent_variance, found.input_variance)
-    assert process.log_marginal_likelihood_value_ == pytest.approx(best, abs=1e-6)
-    around = [
-        likelihood(min(a, 0.999), b)
-        for a in found.recurrent_variance * np.array([0.8, 1.25])
-        for b in found.input_variance * np.array([0.8, 1.25])
-    ]
-    assert best >= max(around)
-    mean, spread = process.predict(inputs(3, seed=2), return_std=True)
-    assert mean.shape == spread.shape == (3,)
-
-
-@pytest.mark.thorough
-def test_a_classifier_separates_classes() -> None:
-    x = inputs(30)
-    labels = np.where(x[:, 0] * x[:, 1] > 0, "same", "different")
-    kernel = ConstantKernel(1.0) * SklearnKernel("relu", input_variance_bounds="fixed", which="ntk")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # separable: the scale grows
-        process = GaussianProcessClassifier(kernel, max_iter_predict=50).fit(x, labels)
-    assert process.score(x, labels) > 0.9
 
 
 @pytest.mark.parametrize(

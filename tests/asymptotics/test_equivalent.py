@@ -10,11 +10,6 @@ import torch
 from torch import Tensor
 
 import shoal
-from shoal.asymptotics.equivalent import (
-    mixture_pair_products,
-    pair_products,
-    sample_statistics,
-)
 from shoal.asymptotics.plain import equivalent_entries
 
 ERF = shoal.DEQ(shoal.activations.Erf(), recurrent_variance=0.2, input_variance=0.8)
@@ -90,40 +85,6 @@ def test_entries_are_those_of_the_formula(center: bool) -> None:
     for operator, k in ((eq.ck, c.ck), (eq.ntk, c.ntk)):
         wanted = equivalent_entries(k, c.input_norm, x, labels.tolist())
         torch.testing.assert_close(operator.to_dense(), wanted, rtol=1e-11, atol=1e-12)
-
-
-@pytest.mark.parametrize(("n", "p"), [(30, 20), (90, 20)])  # by samples, by features
-def test_pair_products_are_means_over_pairs(n: int, p: int) -> None:
-    x, labels = mixture(p).sample(n, seed=0)
-    found = pair_products(x, sample_statistics(x, labels, None))
-    for a in range(2):
-        for b in range(2):
-            squares = [
-                float(x[i] @ x[j]) ** 2
-                for i in range(n)
-                for j in range(n)
-                if i != j and labels[i] == a and labels[j] == b
-            ]
-            assert float(found[a, b]) == pytest.approx(p * float(np.mean(squares)), rel=1e-11)
-
-
-def test_a_mixture_expects_what_samples_show() -> None:
-    mix = mixture(40)
-    square, products = mixture_pair_products(mix)
-    x, labels = mix.sample(40_000, seed=0)
-    statistics = sample_statistics(x, labels, None)
-    assert statistics.mean_square == pytest.approx(square, rel=5e-3)
-    torch.testing.assert_close(pair_products(x, statistics), products, rtol=0.02, atol=0.0)
-
-
-def test_both_operators_share_one_factorization() -> None:
-    x, labels = mixture(50).sample(200, seed=0)
-    eq = shoal.equivalent(ERF, x, labels)
-    assert eq.ck.basis is eq.ntk.basis
-    for op in (eq.ck, eq.ntk):
-        dense = op.to_dense()
-        torch.testing.assert_close(op.eigvalsh(), torch.linalg.eigvalsh(dense))
-        torch.testing.assert_close(op.logdet(shift=0.1), (dense + 0.1 * torch.eye(200)).logdet())
 
 
 @pytest.mark.parametrize("center", [True, False])
@@ -279,35 +240,3 @@ def test_layers_whose_arguments_vanish() -> None:
     deep = shoal.FullyConnected([shoal.activations.ReLU()] * 45)
     with pytest.raises(shoal.AccuracyError, match=r"activations\[\d+\] cannot be centered"):
         shoal.coefficients(deep, input_norm=1.0)
-
-
-# GPyTorch
-
-
-@pytest.mark.parametrize(("n", "p", "center"), [(9, 15, True), (300, 20, True), (300, 20, False)])
-def test_equivalents_in_gpytorch(n: int, p: int, center: bool) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # gpytorch's own
-        gpytorch = pytest.importorskip("gpytorch")
-    x, labels = shoal.GaussianMixture.ling2024(p).sample(n, seed=0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        found = shoal.equivalent(RELU, x, labels, center=center).ck
-    operator, dense = found.linear_operator(), found.to_dense()
-    torch.testing.assert_close(operator.to_dense(), dense)
-    torch.testing.assert_close(operator @ x, dense @ x)
-    y = x[:, 0]
-    likelihood = gpytorch.likelihoods.GaussianLikelihood().double()
-    likelihood.noise = 0.25
-    prior = gpytorch.distributions.MultivariateNormal(torch.zeros(n, dtype=torch.float64), operator)
-    found = likelihood(prior).log_prob(y)
-    matrix = dense + 0.25 * torch.eye(n, dtype=torch.float64)
-    quadratic = y @ torch.linalg.solve(matrix, y)
-    expected = -0.5 * (quadratic + torch.logdet(matrix) + n * math.log(2 * math.pi))
-    torch.testing.assert_close(found, expected, rtol=1e-9, atol=0.0)
-    found.backward()
-    inverse = torch.linalg.inv(matrix)
-    slope = 0.5 * ((y @ inverse @ inverse @ y) - inverse.trace())
-    (raw,) = likelihood.parameters()
-    unconstrained = float(torch.sigmoid(raw.detach()))  # the derivative of softplus
-    torch.testing.assert_close(raw.grad.squeeze(), slope * unconstrained, rtol=1e-7, atol=0.0)

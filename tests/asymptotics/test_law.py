@@ -1,7 +1,5 @@
 """The limiting law against closed forms, moments, polynomials and random matrices."""
 
-import itertools
-
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -84,98 +82,9 @@ def _discriminant(coefficients: Array) -> float:
     return float(18 * a * b * c * d - 4 * b**3 * d + b**2 * c**2 - 4 * a * c**3 - 27 * (a * d) ** 2)
 
 
-def test_edges_of_two_classes_against_a_discriminant() -> None:
-    """For C_a = s_a I the equations reduce to one polynomial in g = (1/p) tr Q̄."""
-    s, c = np.array([1.0, 5.0]), np.array([1.5, 0.4])
-    law = law_of(np.full(40, s[0]), np.full(40, s[1]), counts=[60, 16])
-
-    def polynomial(x: float) -> Array:
-        # 1/g = Σ c_a s_a/(1 + s_a g) − x
-        poly = np.polynomial.Polynomial
-        one, two, g = poly([1, s[0]]), poly([1, s[1]]), poly([0, 1])
-        return (one * two - g * (c[0] * s[0] * two + c[1] * s[1] * one - x * one * two)).coef
-
-    def discriminant(x: float) -> float:
-        roots = np.roots(polynomial(x)[::-1])
-        pairs = itertools.combinations(roots, 2)
-        return float(np.prod([(a - b) ** 2 for a, b in pairs]).real)
-
-    for edge in law.support.reshape(-1):
-        step = 1e-5 * edge
-        assert discriminant(edge - step) * discriminant(edge + step) < 0
-        assert discriminant(edge - 1e-9 * edge) * discriminant(edge + 1e-9 * edge) < 0
-
-
-def moments(covariances: list[Array], counts: Array) -> Array:
-    """Moments 1 to 4 of XXᵀ's law times p/n, by power series of the equation, in exact form.
-
-    At z = 1/s the resolvent's series in s follows by iterating the equation itself from δ = 0,
-    with matrices as coefficients: the k-th iteration is right up to order k.
-    """
-    p = len(covariances[0])
-    matrices = [np.diag(c) if c.ndim == 1 else c for c in covariances]
-    ratios = counts / p
-    order = 5
-    deltas = np.zeros((len(matrices), order + 1))  # δ_a as a series in s = 1/z
-    for _ in range(order + 1):
-        weights = np.array([_reciprocal(np.eye(1, order + 1)[0] + d) for d in deltas])
-        bulk = np.einsum("a,ak,aij->kij", ratios, weights, np.array(matrices))
-        # Q̄ = −s (1 − s B)^{-1}
-        inverse = np.zeros((order + 1, p, p))
-        inverse[0] = np.eye(p)
-        for k in range(1, order + 1):
-            inverse[k] = sum(bulk[j] @ inverse[k - 1 - j] for j in range(k))
-        resolvent = np.concatenate([np.zeros((1, p, p)), -inverse[:-1]])
-        deltas = np.einsum("aij,kji->ak", np.array(matrices), resolvent) / p
-    # −s Σ w_a/(1 + δ_a) = −Σ_k m_k s^{k+1}
-    weights = np.array([_reciprocal(np.eye(1, order + 1)[0] + d) for d in deltas])
-    return np.asarray((counts / counts.sum()) @ weights)[1:5]
-
-
-def _reciprocal(series: Array) -> Array:
-    result = np.zeros_like(series)
-    result[0] = 1 / series[0]
-    for k in range(1, len(series)):
-        result[k] = -(series[1 : k + 1] @ result[k - 1 :: -1][:k]) / series[0]
-    return result
-
-
-def quadrature_moments(law: Law) -> Array:
-    total = np.zeros(4)
-    angles = (np.arange(4000) + 0.5) * np.pi / 4000
-    for lower, upper in law.support:
-        x = lower + (upper - lower) * np.sin(angles / 2) ** 2
-        weight = law.density(x) * (upper - lower) * np.sin(angles) / 2 * np.pi / 4000
-        total += [weight @ x**k for k in range(1, 5)]
-    return total
-
-
 def rotated(values: Array, seed: int) -> Array:
     basis = np.linalg.qr(np.random.default_rng(seed).standard_normal((len(values),) * 2))[0]
     return np.asarray((basis * values) @ basis.T)
-
-
-@pytest.mark.parametrize(
-    ("covariances", "counts"),
-    [
-        ([np.linspace(0.5, 3, 30)], [40]),
-        ([np.linspace(0.5, 3, 30), np.linspace(2, 0, 30), np.full(30, 0.7)], [10, 25, 5]),
-        ([rotated(np.linspace(0.5, 3, 12), 0), rotated(np.linspace(1, 0.2, 12), 0)], [6, 10]),
-    ],
-    ids=["one", "several", "rotated"],
-)
-def test_moments(covariances: list[Array], counts: list[float]) -> None:
-    law = law_of(*covariances, counts=counts)
-    expected = moments(covariances, np.array(counts, float))
-    # the first two by hand: tr XᵀX/n and its square
-    weights, ratios = np.array(counts) / sum(counts), np.array(counts) / len(covariances[0])
-    p = len(covariances[0])
-    matrices = [np.diag(c) if c.ndim == 1 else c for c in covariances]
-    traces = np.array([np.trace(c) / p for c in matrices])
-    products = np.array([[np.sum(a * b) / p for b in matrices] for a in matrices])
-    assert expected[0] == pytest.approx(weights @ traces, rel=1e-12)
-    assert expected[1] == pytest.approx(weights @ traces**2 + weights @ products @ ratios)
-    assert quadrature_moments(law) == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize("ratio", [0.4, 2.5])

@@ -3,27 +3,18 @@
 import math
 from collections.abc import Callable
 
-import mpmath
 import numpy as np
 import pytest
 import torch
-from mpmath import mpf
 
 import shoal
 from shoal.activations import Affine, Erf, Hermite, Identity, LeakyReLU, ReLU, Sine, Softplus, Tanh
 from shoal.designs import plain
 from shoal.designs.moments import (
-    FAMILIES,
-    Energies,
-    Numbers,
-    hard_tanh_ratio,
-    network_numbers,
-    rectifier_weights,
     target_numbers,
 )
 
 MIXTURE_TAU = math.sqrt(1 + 4 / math.sqrt(1000) + 64 / 1000)  # mean squared norm of the mixture
-K = math.pi - 2
 
 
 def deq(phi: shoal.Activation, recurrent: float = 0.2, injected: float = 0.8) -> shoal.DEQ:
@@ -36,10 +27,6 @@ def by(family: str | None) -> shoal.designs.MomentMatching:
 
 def mixture(samples: int, dimension: int) -> torch.Tensor:
     return shoal.GaussianMixture.ling2024(dimension).sample(samples, seed=0)[0]
-
-
-def target(phi: shoal.Activation, recurrent: float, which: str) -> Numbers:
-    return target_numbers(shoal.coefficients(deq(phi, recurrent), input_norm=1.0), which)
 
 
 # Solutions
@@ -91,141 +78,7 @@ def test_a_layer_of_rectifiers_comes_back_as_it_is(which: str) -> None:
     torch.testing.assert_close(sigma(x), expected, rtol=0, atol=1e-13)
 
 
-@pytest.mark.parametrize(("which", "end"), [("ck", math.pi / 2), ("ntk", math.inf)])
-def test_interval_of_hard_tanh(which: str, end: float) -> None:
-    family = FAMILIES["hard_tanh"]
-    ratios = np.array([hard_tanh_ratio(h, which) for h in np.geomspace(1e-6, 8, 400)])
-    assert (np.diff(ratios) < 0).all()
-    assert ratios[-1] == pytest.approx(1, abs=1e-12)
-    assert ratios[0] == pytest.approx(end, rel=1e-5) if end < 10 else ratios[0] > 1e5
-    most = hard_tanh_ratio(1e-3, which)
-    for value in (1 + 1e-9, 1.3, most * (1 - 1e-9)):
-        (found,), _ = family.solutions(Numbers(value, 1.0, 0.0, 0.0), 1.0, which)
-        assert found.numbers(which).diagonal == pytest.approx(value, rel=1e-13)
-    for value, kind, words in (
-        (math.pi / 2, "ck", "below pi/2"),
-        (1.0, which, "linear"),
-        (most * (1 + 1e-6), which, "bends at 0.001 standard deviations"),
-    ):
-        none, reason = family.solutions(Numbers(value, 1.0, 0.0, 0.0), 1.0, kind)
-        assert not none
-        assert words in reason
-
-
-@pytest.mark.thorough("0.0-", "0.4-")
-@pytest.mark.parametrize("recurrent", [0.01, 0.2, 0.6, 0.84, 0.87, 0.95])
-@pytest.mark.parametrize("slope", [0.0, 0.4, -0.5])
-def test_all_leaky_rectifiers_are_found(recurrent: float, slope: float) -> None:
-    wanted = target(LeakyReLU(slope), recurrent, "ck")
-    assert wanted.diagonal - wanted.linear == pytest.approx(K * wanted.norms, rel=1e-13)
-
-    def layer(w: float) -> Energies:
-        return Energies(1.0, w, 1 + K * w, 1 + math.pi * w, 1 + K * w)
-
-    def mismatch(first: float) -> float:
-        """Of A_2, for the second layer that has A_1 and A_3; by the recursion, not the cubic."""
-        size = wanted.linear / network_numbers([layer(first), layer(0.0)], "ck").linear
-        parts = [
-            network_numbers([layer(first), layer(w).times(size)], "ck").square for w in (0.0, 1.0)
-        ]
-        second = (wanted.square - parts[0]) / (parts[1] - parts[0])
-        if second < 0:
-            return math.nan
-        return network_numbers([layer(first), layer(second).times(size)], "ck").norms - wanted.norms
-
-    places = np.linspace(0, wanted.square / wanted.linear * (1 - 1e-12), 2001)
-    signs = np.sign([mismatch(w) for w in places])
-    crossings = places[:-1][(signs[:-1] * signs[1:]) < 0]
-    found = sorted(first for first, _ in rectifier_weights(wanted, "ck"))
-    assert len(found) == len(crossings)
-    for root, crossing in zip(found, crossings, strict=True):
-        assert abs(root - crossing) <= 2 * (places[1] - places[0])
-        assert abs(mismatch(root)) < 1e-13
-    for proposal in FAMILIES["leaky_relu"].solutions(wanted, 1.0, "ck")[0]:
-        slopes = [sigma.activation.slope for sigma in proposal.activations]  # type: ignore[attr-defined]
-        assert ("negative" in proposal.note) == (min(slopes) < -1e-12)
-
-
 # The same once more, in fifty digits
-
-
-class Rectifier:
-    """p|x| + qx − mean, in many digits; centered at one variance."""
-
-    def __init__(self, p: mpf, q: mpf, mean: mpf) -> None:
-        self.p, self.q, self.mean = mpf(p), mpf(q), mpf(mean)
-
-    def dual(self, a: mpf, b: mpf, c: mpf) -> mpf:
-        size = mpmath.sqrt(a * b)
-        rho = c / size
-        absolute = 2 * size / mpmath.pi * (mpmath.sqrt(1 - rho**2) + rho * mpmath.asin(rho))
-        means = mpmath.sqrt(2 / mpmath.pi) * (mpmath.sqrt(a) + mpmath.sqrt(b))
-        return self.p**2 * absolute + self.q**2 * c - self.mean * self.p * means + self.mean**2
-
-
-def relu_deq(sa: mpf, sb: mpf, v0: mpf) -> Callable[[mpf, mpf, mpf], mpf]:
-    """The CK of the centered DEQ, whose φ has the mean √(v/2π) at the variance v for ‖x‖² = v0."""
-    half = mpf(1) / 2
-    v = sb * v0 / (1 - sa * (half - 1 / (2 * mpmath.pi)))
-    phi = Rectifier(half, half, mpmath.sqrt(v / (2 * mpmath.pi)))
-
-    def solve(start: mpf, equation: Callable[[mpf], mpf]) -> mpf:
-        return mpmath.findroot(equation, (start, start + mpf(10) ** -20), tol=mpf(10) ** -90)
-
-    def variance(square: mpf) -> mpf:
-        return solve(v, lambda t: t - sa * phi.dual(t, t, t) - sb * square)
-
-    def kernel(a: mpf, b: mpf, c: mpf) -> mpf:
-        va, vb = variance(a), variance(b)
-        if a == b == c:
-            return phi.dual(va, va, va)
-        joint = solve(sb * c, lambda t: t - sa * phi.dual(va, vb, t) - sb * c)
-        return phi.dual(va, vb, joint)
-
-    return kernel
-
-
-def rectifier_layers(design: shoal.designs.Design) -> Callable[[mpf, mpf, mpf], mpf]:
-    """The CK of a network of leaky rectifiers."""
-    rectifiers = []
-    for sigma in design.architecture.activations:  # type: ignore[attr-defined]
-        scale, slope = mpf(sigma.scale), mpf(sigma.activation.slope)
-        p, q = scale * (1 - slope) / 2, scale * (1 + slope) / 2
-        rectifiers.append(Rectifier(p, q, -mpf(sigma.shift)))
-
-    def kernel(a: mpf, b: mpf, c: mpf) -> mpf:
-        for layer in rectifiers:
-            a, b, c = layer.dual(a, a, a), layer.dual(b, b, b), layer.dual(a, b, c)
-        return c
-
-    return kernel
-
-
-def differences(kernel: Callable[[mpf, mpf, mpf], mpf], v0: mpf) -> list[float]:
-    """γ², α_1, α_2, α_3 by differences in fifty digits."""
-    h, zero = mpf(10) ** -9, mpf(0)
-    up, down, here = (kernel(v0, v0, s * h) for s in (1, -1, zero))
-    mixed = sum(s * t * kernel(v0 + s * h, v0 + t * h, zero) for s in (1, -1) for t in (1, -1))
-    found = (
-        kernel(v0, v0, v0),
-        (up - down) / (2 * h),
-        mixed / (4 * h * h),
-        (up + down - 2 * here) / (2 * h * h),
-    )
-    return [float(number) for number in found]
-
-
-@pytest.mark.thorough("0.7-0.6")
-@pytest.mark.parametrize(("recurrent", "input_norm"), [(0.2, 1.0), (0.7, 0.6)])
-def test_leaky_rectifiers_in_fifty_digits(recurrent: float, input_norm: float) -> None:
-    d = shoal.design(deq(ReLU(), recurrent), input_norm=input_norm, which="ck")
-    with mpmath.workdps(50):
-        v0 = mpf(input_norm) ** 2
-        wanted = differences(relu_deq(mpf(recurrent), mpf(0.8), v0), v0)
-        np.testing.assert_allclose(list(d.target.values()), wanted, rtol=1e-14)
-        assert len(d.alternatives) == 1
-        for one in (d, *d.alternatives):
-            np.testing.assert_allclose(differences(rectifier_layers(one), v0), wanted, rtol=1e-14)
 
 
 def rectifier_roots(recurrent: float) -> int:

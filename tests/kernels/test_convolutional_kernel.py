@@ -10,7 +10,6 @@ import torch
 from kernels.convolutional_reference import Reference
 from shoal import AccuracyError, ConvResNet, ResNet, kernel, kernel_function, kernel_operator
 from shoal.activations import ReLU, Sine, Softplus, Tanh
-from shoal.kernels import pair_eigenvalue
 
 
 def images(*shape, seed=0, dtype=torch.float64):
@@ -213,35 +212,3 @@ def test_what_overflows():
 def test_bad_arguments(call, error, message):
     with pytest.raises(error, match=message):
         call(ConvResNet(ReLU(), 2), images(2, 2, 3))
-
-
-@pytest.mark.parametrize("padding", ["zeros", "circular"])
-def test_the_eigenvalue_of_pairs_of_images(padding):
-    """Of the patches' own singular values; zero where patches have too few entries."""
-    architecture = ConvResNet(Softplus(), 2, padding=padding)
-    x = images(4, 3, 3, 2)
-    mode = "constant" if padding == "zeros" else "circular"
-    patches = torch.nn.functional.unfold(torch.nn.functional.pad(x, (1, 1, 1, 1), mode), 3)
-    expected = min(
-        float(torch.linalg.svdvals(torch.cat([p, q], 1)).min()) ** 2
-        for p, q in itertools.combinations(patches, 2)
-    )
-    found = pair_eigenvalue(x, architecture=architecture)
-    assert found == pytest.approx(expected, rel=1e-6, abs=1e-14)
-    assert pair_eigenvalue(x[:, :1], architecture=architecture) == 0.0
-    vectors = images(4, 5)
-    single = pair_eigenvalue(vectors[:, :, None].numpy(), architecture=ConvResNet(ReLU(), 1))
-    assert single == pytest.approx(pair_eigenvalue(vectors))
-
-
-@pytest.mark.parametrize(
-    ("x", "architecture", "error", "message"),
-    [
-        (images(2, 3), ConvResNet(ReLU(), 1), ValueError, "x must have shape"),
-        (images(1, 3, 2), ConvResNet(ReLU(), 1), ValueError, "at least two images"),
-        (images(2, 3, 2), ReLU(), TypeError, "architecture must be a ConvResNet"),
-    ],
-)
-def test_bad_pairs_of_images(x, architecture, error, message):
-    with pytest.raises(error, match=message):
-        pair_eigenvalue(x, architecture=architecture)

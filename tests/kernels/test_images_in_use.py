@@ -119,9 +119,6 @@ def test_regression(net, method):
     torch.testing.assert_close(fit.variance(tests), left, rtol=1e-4, atol=1e-5)
     with pytest.raises(ValueError, match=r"x must have shape \(inputs, 1, 3, 2\)"):
         fit.predict(images(2, 1, 3, 3))
-    near = shoal.learning.ConjugateGradients(shoal.learning.EquivalentPreconditioner())
-    with pytest.raises(ValueError, match="must be a Nystrom for images"):
-        shoal.kernel_regression(net, x, y, ridge=0.1, method=near)
 
 
 def test_scikit_learn():

@@ -13,8 +13,6 @@ RIDGE = 0.05
 PRECONDITIONERS = [
     shoal.learning.Nystrom(40),
     None,
-    shoal.learning.DiagonalPreconditioner(),
-    shoal.learning.EquivalentPreconditioner(),
 ]
 
 

@@ -15,15 +15,9 @@ from shoal.learning import plain
 
 RELU = shoal.DEQ(shoal.activations.ReLU(), recurrent_variance=0.2, input_variance=0.8)
 RIDGE = 0.03
-PRECONDITIONERS = [
-    None,
-    shoal.learning.DiagonalPreconditioner(),
-    shoal.learning.Nystrom(60),
-    shoal.learning.EquivalentPreconditioner(),
-]
+PRECONDITIONERS = [None, shoal.learning.Nystrom(60)]
 SMALL = shoal.learning.ConjugateGradients(shoal.learning.Nystrom(60), tolerance=1e-11)
 PLAIN = shoal.learning.ConjugateGradients(None)
-TWO_LABELS = shoal.learning.ConjugateGradients(shoal.learning.EquivalentPreconditioner([0, 1]))
 CASES = [
     {"method": shoal.learning.Cholesky(tolerance=1e-11)},
     {"method": shoal.learning.Cholesky(precision=torch.float32, tolerance=1e-11)},
@@ -200,17 +194,6 @@ def test_without_a_ridge_the_targets_are_interpolated():
     assert fit.coefficients.shape == (60,)
 
 
-def test_equivalents_precondition_mixtures_better_than_projections():
-    x, labels = shoal.GaussianMixture.ling2024(400).sample(600, seed=0)
-    y = torch.nn.functional.one_hot(labels).double()
-    near = (None, shoal.learning.Nystrom(200), shoal.learning.EquivalentPreconditioner(labels))
-    methods = [shoal.learning.ConjugateGradients(preconditioner) for preconditioner in near]
-    reports = [shoal.kernel_regression(RELU, x, y, ridge=1e-3, method=m).report for m in methods]
-    none, nystrom, equivalent = (int(report.iterations.max()) for report in reports)
-    assert 2 * equivalent <= nystrom < none
-    assert [report.preconditioner for report in reports] == [None, "nystrom", "equivalent"]
-
-
 @pytest.mark.parametrize("preconditioner", PRECONDITIONERS, ids=repr)
 def test_columns_without_a_solution_hold_no_others_back(preconditioner):
     """A kernel is zero at an input of zero: without a ridge its target cannot be anything else."""
@@ -224,14 +207,6 @@ def test_columns_without_a_solution_hold_no_others_back(preconditioner):
     assert fit.coefficients.isfinite().all()
     expected = y[1, 0] / shoal.kernel(RELU, x[1:], diag=True).ntk
     torch.testing.assert_close(fit.coefficients[1:, 0], expected, rtol=1e-9, atol=0.0)
-
-
-@pytest.mark.parametrize("preconditioner", PRECONDITIONERS[3:], ids=repr)
-def test_one_sample_has_no_equivalent(preconditioner):
-    x, y = data(1)
-    method = shoal.learning.ConjugateGradients(preconditioner)
-    with pytest.raises(ValueError, match=r"preconditioner must be a Nystrom .*for one sample"):
-        shoal.kernel_regression(RELU, x, y, ridge=RIDGE, method=method)
 
 
 def test_what_does_not_converge_says_so():
@@ -282,7 +257,6 @@ def test_progress():
         ({"memory": "much"}, ValueError, "memory must be a size"),
         ({"memory": "1KiB", "method": "cholesky"}, ValueError, "method='cholesky' needs"),
         ({"on_failure": "ignore"}, ValueError, "on_failure must be one of"),
-        ({"method": TWO_LABELS}, ValueError, "labels must be as many as inputs, got 2 for 10"),
         ({"y": torch.ones(3)}, ValueError, r"y must have shape \(n,\)"),
         ({"y": torch.full((10,), math.inf)}, ValueError, "y must be finite"),
         ({"x": torch.ones(2, 10, 3)}, ValueError, "x must have shape"),
@@ -312,7 +286,6 @@ def test_bad_arguments_are_named(change, error, message):
         (shoal.learning.Cholesky, {"tolerance": math.nan}, "tolerance must be finite"),
         (shoal.learning.Nystrom, {"rank": 0}, "rank must be >= 1"),
         (shoal.learning.Nystrom, {"seed": -1}, "seed must be >= 0"),
-        (shoal.learning.EquivalentPreconditioner, {"labels": [0.5]}, "labels must be integers or"),
     ],
 )
 def test_bad_options_of_methods_are_named(make, options, message):

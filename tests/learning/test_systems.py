@@ -40,12 +40,7 @@ def test_factors_in_place(panel, rows, monkeypatch):
 
 @pytest.mark.parametrize(
     "preconditioner",
-    [
-        shoal.learning.Nystrom(),
-        shoal.learning.EquivalentPreconditioner(),
-        shoal.learning.DiagonalPreconditioner(),
-        None,
-    ],
+    [shoal.learning.Nystrom(), None],
     ids=str,
 )
 @pytest.mark.parametrize("ridge", [0.0, 1e-320, 1e-12])
@@ -60,7 +55,7 @@ def test_ridges_may_be_nothing(preconditioner, ridge):
 
 @pytest.mark.parametrize(
     "preconditioner",
-    [shoal.learning.Nystrom(), shoal.learning.DiagonalPreconditioner(), None],
+    [shoal.learning.Nystrom(), None],
     ids=str,
 )
 def test_inputs_of_zero_leave_the_ridge(preconditioner):

@@ -5,8 +5,19 @@ import math
 import pytest
 import torch
 
-from shoal import DEQ, Anderson, ConvResNet, FullyConnected, ImplicitNetwork, ResNet, build
+from shoal import (
+    DEQ,
+    Anderson,
+    ConvDEQ,
+    ConvResNet,
+    FullyConnected,
+    ImplicitNetwork,
+    ResNet,
+    build,
+    kernel,
+)
 from shoal.activations import Softplus, Tanh
+from shoal.architectures import ImageArchitecture
 from shoal.gaussian import moments
 
 SOFTPLUS = Softplus()
@@ -196,7 +207,7 @@ def test_bad_arguments(architecture, options, error, message):
         (torch.ones(2, 4), ValueError, r"in_features = 3, got \(2, 4\)"),
         (torch.ones(2, 3).float(), TypeError, "dtype and device, torch.float64 on cpu, got"),
         (torch.full((2, 3), math.inf).double(), ValueError, "x must be finite"),
-        (torch.ones(0, 3).double(), ValueError, "x must not be empty"),
+        (torch.ones(0, 4).double(), ValueError, r"in_features = 3, got \(0, 4\)"),
         ([[1.0, 2.0, 3.0]], TypeError, "x must be a floating-point tensor"),
     ],
 )
@@ -205,6 +216,21 @@ def test_bad_inputs(architecture, x, error, message):
     x = x.double() if isinstance(x, torch.Tensor) and error is ValueError else x
     with pytest.raises(error, match=message):
         network(architecture)(x)
+
+
+@pytest.mark.parametrize(
+    "architecture", [DEFAULT, ImplicitNetwork(0.3), *EXPLICIT, ConvDEQ("relu", 0.3, 0.8)]
+)
+def test_empty_batches_have_empty_outputs_and_gradients_of_zero(architecture):
+    images = isinstance(architecture, ImageArchitecture)
+    net = network(architecture, out_features=2, **({"pixels": (4, 4)} if images else {}))
+    x = torch.zeros(0, 3, *(4, 4) * images, dtype=torch.float64, requires_grad=True)
+    output = net(x)
+    assert output.shape == (0, 2)
+    output.sum().backward()
+    assert x.grad.shape == x.shape
+    assert all(not p.grad.any() for p in net.parameters())
+    assert kernel(architecture, x.detach()).ntk.shape == (0, 0)
 
 
 def test_pixels_must_suffice_for_circular_patches():

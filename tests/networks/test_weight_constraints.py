@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations, parametrize
 
-from shoal import DEQ, Equilibrium, GainConstraint, build
+from shoal import DEQ, Equilibrium, GainConstraint, Picard, build
 from shoal.activations import Tanh
 from shoal.networks import operator_norm_bounds
 
@@ -113,6 +113,17 @@ def test_it_holds_at_every_step_of_an_optimizer():
         assert constraint.apply() <= 0.8
     handle.remove()
     assert 0.7 < max(norms) <= 0.8
+
+
+@pytest.mark.parametrize("residual", [False, True])
+def test_a_norm_below_one_makes_plain_cells_contract_and_residual_ones_drift(residual):
+    torch.manual_seed(0)
+    cell, x = Cell(), torch.randn(6, 3)
+    GainConstraint(cell, max_gain=0.1, weights="recurrent").apply()
+    step = (lambda z, x: z + 1 + 0.01 * cell(z, x)) if residual else cell
+    layer = Equilibrium(step, solver=Picard(), on_failure="status")
+    layer(torch.zeros(6, 16), x)
+    assert bool((layer.solution.converged != residual).all())
 
 
 def norm_of(weight):

@@ -113,30 +113,6 @@ def test_a_module_of_any_loss_is_trained():
     assert run.losses[-1] == pytest.approx(cross_entropy(net(x), classes).item())
 
 
-def test_certificates_refuse_what_they_are_not_about():
-    x, y = small_data()
-    certificate = shoal.certify(network(trainable={"readout"}), x, y)
-    for options, words in (
-        ({"optimizer": torch.optim.Adam}, "got the optimizer Adam"),
-        ({"optimizer": lambda p: torch.optim.SGD(p, 0.1, momentum=0.5)}, "the optimizer SGD"),
-        ({"batch_size": 2, "step_size": 0.1}, "got batch_size"),
-    ):
-        with pytest.raises(ValueError, match=f"full-batch gradient descent .*{words}"):
-            shoal.train(
-                network(trainable={"readout"}), x, y, steps=1, certificate=certificate, **options
-            )
-    run = shoal.train(
-        network(trainable={"readout"}),
-        x,
-        y,
-        steps=2,
-        certificate=certificate,
-        optimizer=lambda p: torch.optim.SGD(p, certificate.step_size),
-    )
-    assert "distance.readout" in run.kept
-    assert all(run.kept.values())
-
-
 def test_a_lost_loss_ends_a_run_of_mini_batches():
     x, y = data()
     with pytest.warns(shoal.ConvergenceWarning, match="the training diverged"):

@@ -6,7 +6,6 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import shoal
-from shoal.networks.modules import ModuleInputs
 from training.modules import jacobian, seeded
 
 
@@ -56,12 +55,13 @@ def arranged(how, n=7):
     return Glued(net), torch.cat([words, torch.stack(numbers, 1), mask], 1).double(), y
 
 
-ADAM = {"optimizer": lambda p: torch.optim.Adam(p, lr=0.02), "batch_size": 3}
 WAYS = {
     "descent": {"step_size": 0.1},
-    "auto": {"step_size": "auto"},
-    "adam": ADAM,
-    "classes": {**ADAM, "loss": lambda f, y: cross_entropy(f, y.argmax(1))},
+    "batches": {
+        "optimizer": lambda p: torch.optim.Adam(p, lr=0.02),
+        "batch_size": 3,
+        "loss": lambda f, y: cross_entropy(f, y.argmax(1)),
+    },
 }
 
 
@@ -99,21 +99,8 @@ def test_the_ntk_is_the_gram_matrix_of_gradients(memory):
     for how in (x, arranged("names")[1]):
         found = shoal.empirical_kernel(net, how, memory=memory).ntk
         torch.testing.assert_close(found, truth, rtol=1e-8, atol=1e-10)
-    few = ModuleInputs.checked("x", x)[:3].arguments[0]
-    found = shoal.empirical_kernel(net, few, x, memory=memory).ntk
-    torch.testing.assert_close(found, truth[:3], rtol=1e-8, atol=1e-10)
     own = shoal.empirical_kernel(net, x, diag=True, memory=memory).ntk
     torch.testing.assert_close(own, truth.diagonal(), rtol=1e-8, atol=1e-10)
-
-
-def test_features_are_of_all_inputs():
-    net, x, _ = arranged("places")
-    truth = net.scale(torch.stack(x[1], -1)).detach()
-    by_name = shoal.empirical_kernel(net, x, features="scale").ck
-    scaled = lambda *given: net.scale(torch.stack(given[1], -1))  # noqa: E731
-    by_function = shoal.empirical_kernel(net, x, features=scaled).ck
-    torch.testing.assert_close(by_name, truth @ truth.T)
-    torch.testing.assert_close(by_function, truth @ truth.T)
 
 
 ONES = torch.ones(7, 2).double()

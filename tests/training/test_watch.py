@@ -78,21 +78,6 @@ def test_looking_changes_nothing(make):
         assert torch.equal(mine, theirs)
 
 
-def test_a_distributed_module_is_watched(tmp_path):
-    dist = torch.distributed
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    try:
-        net, (x, y) = mlp(), data()
-        parallel = nn.parallel.DistributedDataParallel(net)
-        watch = by_adam(parallel, x, y, shoal.Watch(parallel, x, y), every=1)
-    finally:
-        dist.destroy_process_group()
-    twin = mlp()
-    alone = by_adam(twin, x, y, shoal.Watch(twin, x, y), every=1)
-    assert torch.equal(watch.records.losses, alone.records.losses)
-    assert watch.records.gram_group == alone.records.gram_group
-
-
 @pytest.mark.parametrize("gradient", [shoal.Implicit(), shoal.OneStep()], ids=repr)
 def test_the_equilibrium_of_a_cell_of_ones_own_is_watched(gradient):
     """Its exact gradient is measured, whatever it trains with, and its failures are told."""

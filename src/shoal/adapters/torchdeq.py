@@ -5,7 +5,7 @@ torchdeq itself is not needed. An option is supported, or must equal torchdeq's 
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -39,7 +39,24 @@ __all__ = [
 
 State = Tensor | list[Tensor]
 
-# options that must have torchdeq's defaults, by the function that takes them
+# all options, by the function that takes them, with torchdeq's defaults
+_SUPPORTED: dict[str, Any] = {
+    "f_solver": "fixed_point_iter",
+    "b_solver": "fixed_point_iter",
+    "f_max_iter": 40,
+    "b_max_iter": 40,
+    "f_tol": 1e-3,
+    "b_tol": 1e-6,
+    "f_stop_mode": "abs",
+    "b_stop_mode": "abs",
+    "eval_factor": 1.0,
+    "eval_f_max_iter": 0,
+    "ift": False,
+    "hook_ift": False,
+    "grad": 1,
+    "tau": 1.0,
+    "on_failure": "warn",  # shoal's own
+}
 _FIXED: dict[str, dict[str, Any]] = {
     "get_deq": {
         "core": "sliced",
@@ -59,8 +76,7 @@ _FIXED: dict[str, dict[str, Any]] = {
     "solver_kwargs": {"lam": 1e-4, "ls": False, "return_final": False},
     "deq(f, z)": {"sradius_mode": False, "backward_writer": None},
 }
-# flags of a command line that are read by the program, or by apply_norm
-_FLAGS: dict[str, Any] = {
+_FLAGS: dict[str, Any] = {  # of a command line, for the program itself or apply_norm
     "norm_type": "weight_norm",
     **_FIXED["apply_norm"],
     "gamma": 0.8,
@@ -69,7 +85,7 @@ _FLAGS: dict[str, Any] = {
     "jac_incremental": 0,
     "sradius_mode": False,
 }
-_NORMED: dict[type[nn.Module], int] = {
+_NORMED: dict[type[nn.Module], int] = {  # layers, and the dimension of their outputs
     **dict.fromkeys((nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d), 0),
     **dict.fromkeys((nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d), 1),
 }
@@ -84,61 +100,6 @@ def _check_fixed(where: str, given: Mapping[str, Any]) -> None:
                 f"{name} must be {default!r}, torchdeq's default, got {value!r}: "
                 "docs/coming-from-torchdeq.md has shoal's own ways"
             )
-
-
-@dataclass(frozen=True)
-class Options:
-    """The supported options of torchdeq with its defaults, and ``on_failure``."""
-
-    f_solver: str | Solver = "fixed_point_iter"
-    b_solver: str | Solver = "fixed_point_iter"
-    f_max_iter: int = 40
-    b_max_iter: int = 40
-    f_tol: float = 1e-3
-    b_tol: float = 1e-6
-    f_stop_mode: str = "abs"
-    b_stop_mode: str = "abs"
-    eval_factor: float = 1.0
-    eval_f_max_iter: int = 0
-    ift: bool = False
-    hook_ift: bool = False
-    grad: int = 1
-    tau: float = 1.0
-    on_failure: str = "warn"
-
-    def __post_init__(self) -> None:
-        """Check the fields that no other object checks."""
-        for name in ("ift", "hook_ift"):
-            flag(name, getattr(self, name))
-        for name, least in {"f_max_iter": 1, "b_max_iter": 1, "eval_f_max_iter": 0}.items():
-            integer(name, getattr(self, name), at_least=least)
-        grad = self.grad[0] if isinstance(self.grad, list) and len(self.grad) == 1 else self.grad
-        object.__setattr__(self, "grad", integer("grad", grad, at_least=1))
-        real("eval_factor", self.eval_factor, above=0)
-        real("tau", self.tau, above=0)
-
-    def solver(self, which: str, steps: int, given: Mapping[str, Any]) -> Solver:
-        """The method of the forward (``"f"``) or the backward pass, with options of a call."""
-        kind, tol = getattr(self, f"{which}_solver"), getattr(self, f"{which}_tol")
-        mode = one_of(f"{which}_stop_mode", getattr(self, f"{which}_stop_mode"), ("abs", "rel"))
-        _check_fixed("solver_kwargs", given)
-        left = {name: v for name, v in given.items() if name not in _FIXED["solver_kwargs"]}
-        solver: Solver
-        if isinstance(kind, Solver):
-            solver = replace(kind, max_steps=steps)
-        elif one_of(f"{which}_solver", kind, ("fixed_point_iter", "anderson", "broyden")) == (
-            "anderson"
-        ):
-            history = max(1, integer("m", left.pop("m", 6), at_least=2) - 1)  # differences
-            solver = Anderson(history, left.pop("tau", 1.0), max_steps=steps)
-        elif kind == "broyden":
-            solver = Broyden(left.pop("LBFGS_thres", None) or steps, max_steps=steps)
-        else:
-            tau = left.pop("tau", 1.0)
-            solver = Picard(max_steps=steps) if tau == 1 else DampedPicard(1 - tau, max_steps=steps)
-        if left:
-            raise ValueError(f"solver_kwargs must be options of {kind!r}, got {sorted(left)}")
-        return solver.with_tolerances(*((tol, 0.0) if mode == "rel" else (0.0, tol)))
 
 
 class SolverInfo(dict[str, Tensor]):
@@ -168,7 +129,7 @@ class DEQ(nn.Module):
         log: The last solve of each pass, and the failures of all of them.
     """
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: argparse.Namespace) -> None:
         super().__init__()
         self.options = options
         self.log = Equilibrium(torch.tanh, on_failure=options.on_failure).log
@@ -197,15 +158,14 @@ class DEQ(nn.Module):
             A list with the equilibrium, and statistics of the solve. In evaluation mode the state
             has no gradient.
         """
-        _check_fixed(
-            "deq(f, z)", {"sradius_mode": sradius_mode, "backward_writer": backward_writer}
-        )
-        state: State = list(z_init) if not isinstance(z_init, Tensor) else z_init
-        cell: Callable[..., Any] = _Several(func) if isinstance(state, list) else func
+        fixed = {"sradius_mode": sradius_mode, "backward_writer": backward_writer}
+        _check_fixed("deq(f, z)", fixed)
+        single = isinstance(z_init, Tensor)
+        cell = func if single else lambda z: list(func(*z))
         layer, options = self._layer(cell, dict(solver_kwargs or {})), self.options
         exact = self.training and (options.ift or options.hook_ift)
         with torch.set_grad_enabled(exact and torch.is_grad_enabled()):
-            state = layer(state)
+            state: State = layer(z_init if single else list(z_init))
         assert layer.solution is not None
         info = SolverInfo.of(layer.solution)
         for _ in range(options.grad if self.training and not exact else 0):
@@ -220,24 +180,34 @@ class DEQ(nn.Module):
         o, steps = self.options, self.options.f_max_iter
         if not self.training:
             steps = o.eval_f_max_iter or max(1, int(steps * o.eval_factor))
-        layer = Equilibrium(
-            cell,
-            solver=o.solver("f", given.pop("f_max_iter", steps), given),
-            gradient=Implicit(o.solver("b", o.b_max_iter, {})),
-            on_failure=o.on_failure,
-        )
+        solver = _solver("f", o, given.pop("f_max_iter", steps), given)
+        gradient = Implicit(_solver("b", o, o.b_max_iter, {}))
+        layer = Equilibrium(cell, solver=solver, gradient=gradient, on_failure=o.on_failure)
         layer.options = replace(layer.options, log=self.log)
         return layer
 
 
-class _Several:
-    """A function of several tensors as one of their list."""
-
-    def __init__(self, function: Callable[..., Sequence[Tensor]]) -> None:
-        self.function = function
-
-    def __call__(self, z: list[Tensor]) -> list[Tensor]:
-        return list(self.function(*z))
+def _solver(which: str, o: argparse.Namespace, steps: int, given: Mapping[str, Any]) -> Solver:
+    """The method of the forward (``"f"``) or the backward pass, with options of a call."""
+    kind, tol, mode = (getattr(o, f"{which}_{name}") for name in ("solver", "tol", "stop_mode"))
+    one_of(f"{which}_stop_mode", mode, ("abs", "rel"))
+    _check_fixed("solver_kwargs", given)
+    left = {name: v for name, v in given.items() if name not in _FIXED["solver_kwargs"]}
+    solver: Solver
+    if isinstance(kind, Solver):
+        solver = replace(kind, max_steps=steps)
+    elif kind == "anderson":
+        history = max(1, integer("m", left.pop("m", 6), at_least=2) - 1)  # differences
+        solver = Anderson(history, left.pop("tau", 1.0), max_steps=steps)
+    elif kind == "broyden":
+        solver = Broyden(left.pop("LBFGS_thres", None) or steps, max_steps=steps)
+    else:
+        one_of(f"{which}_solver", kind, ("fixed_point_iter", "anderson", "broyden"))
+        tau = left.pop("tau", 1.0)
+        solver = Picard(max_steps=steps) if tau == 1 else DampedPicard(1 - tau, max_steps=steps)
+    if left:
+        raise ValueError(f"solver_kwargs must be options of {kind!r}, got {sorted(left)}")
+    return solver.with_tolerances(*((tol, 0.0) if mode == "rel" else (0.0, tol)))
 
 
 def get_deq(args: object = None, **options: Any) -> DEQ:
@@ -261,14 +231,21 @@ def get_deq(args: object = None, **options: Any) -> DEQ:
         >>> [round(float(t), 4) for t in (states[-1][0].detach(), x.grad[0], info["status"][0])]
         [2.0, 2.0, 0.0]
     """
-    names = {field.name for field in fields(Options)}
-    known = {*names, *_FIXED["get_deq"]}
-    unknown = sorted(set(options) - known)
-    if unknown:
+    known = {**_SUPPORTED, **_FIXED["get_deq"]}
+    if unknown := sorted(set(options) - set(known)):
         raise TypeError(f"get_deq has no option {unknown[0]!r}; it has {', '.join(sorted(known))}")
-    chosen = {**_mapping(args), **options}
-    _check_fixed("get_deq", chosen)
-    return DEQ(Options(**{name: value for name, value in chosen.items() if name in names}))
+    given = {**_mapping(args), **options}
+    _check_fixed("get_deq", given)
+    o = argparse.Namespace(**{name: given.get(name, v) for name, v in _SUPPORTED.items()})
+    for name in ("ift", "hook_ift"):
+        flag(name, getattr(o, name))
+    if isinstance(o.grad, list) and len(o.grad) == 1:
+        (o.grad,) = o.grad
+    for name, least in {"grad": 1, "f_max_iter": 1, "b_max_iter": 1, "eval_f_max_iter": 0}.items():
+        integer(name, getattr(o, name), at_least=least)
+    for name in ("eval_factor", "tau"):
+        real(name, getattr(o, name), above=0)
+    return DEQ(o)
 
 
 def _mapping(args: object) -> Mapping[str, Any]:
@@ -281,8 +258,7 @@ def _mapping(args: object) -> Mapping[str, Any]:
 
 def add_deq_args(parser: argparse.ArgumentParser) -> None:
     """Add torchdeq's options to a program's command line, with its defaults."""
-    defaults = {field.name: field.default for field in fields(Options)}
-    for name, default in {**defaults, **_FIXED["get_deq"], **_FLAGS}.items():
+    for name, default in {**_SUPPORTED, **_FIXED["get_deq"], **_FLAGS}.items():
         options: dict[str, Any] = {"default": default, "help": f"default: {default}"}
         if default is None or isinstance(default, bool):
             options |= {"action": "store_true"}
@@ -296,8 +272,8 @@ def add_deq_args(parser: argparse.ArgumentParser) -> None:
 def apply_norm(
     model: nn.Module,
     norm_type: str = "weight_norm",
-    prefix_filter_out: str | Sequence[str] | None = None,
-    filter_out: str | Sequence[str] | None = None,
+    prefix_filter_out: str | Sequence[str] = (),
+    filter_out: str | Sequence[str] = (),
     args: object = None,
 ) -> None:
     """Give linear and convolutional layers weight normalization with a learned scale, PyTorch's.
@@ -315,15 +291,14 @@ def apply_norm(
     if one_of("norm_type", norm_type, ("weight_norm", "none")) == "none":
         return
     _check_fixed("apply_norm", given)
-    starts, parts = _several(prefix_filter_out), _several(filter_out)
+    starts, parts = (
+        (names,) if isinstance(names, str) else tuple(names or ())
+        for names in (prefix_filter_out, filter_out)
+    )
     for name, module in list(model.named_modules()):
         left_out = name.startswith(starts) or any(part in name for part in parts)
         if type(module) in _NORMED and not left_out:
             parametrizations.weight_norm(module, "weight", _NORMED[type(module)])
-
-
-def _several(names: str | Sequence[str] | None) -> tuple[str, ...]:
-    return (names,) if isinstance(names, str) else tuple(names or ())
 
 
 def remove_norm(model: nn.Module) -> None:
@@ -333,12 +308,11 @@ def remove_norm(model: nn.Module) -> None:
             parametrize.remove_parametrizations(module, "weight")
 
 
-def reset_norm(model: nn.Module) -> None:
-    """Nothing to do: weights are normalized wherever they are used."""
-
-
 def reset_deq(model: nn.Module) -> None:
     """Nothing to do: norms are up to date, and dropout is drawn once for each solve."""
+
+
+reset_norm = reset_deq
 
 
 def jac_reg(f0: Tensor, z0: Tensor, vecs: int = 1, create_graph: bool = True) -> Tensor:

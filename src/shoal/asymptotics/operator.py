@@ -1,8 +1,7 @@
 r"""Matrices $\alpha X X^T + U S U^T + \delta I$ that are never formed."""
 
-import math
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,17 +11,6 @@ from shoal.core.exceptions import AccuracyError
 from shoal.core.settings import in_standard_settings
 from shoal.numerics.krylov import relative
 from shoal.numerics.operator import Operator, like_factor
-
-if TYPE_CHECKING:
-    from linear_operator import LinearOperator
-
-
-class _Reflections(NamedTuple):
-    """Householder reflections, in LAPACK's form, and the triangle that they leave."""
-
-    vectors: Tensor
-    scales: Tensor
-    triangle: Tensor
 
 
 class Basis:
@@ -55,30 +43,14 @@ class Basis:
         """The size of the small matrix, and a bound on the rank of the large one."""
         return min(self.samples, self.inputs.shape[1] + self.columns.shape[1])
 
-    def compress(self, scale: float, core: Tensor) -> Tensor:
-        r"""$Q^T (\alpha X X^T + U S U^T) Q$ without its zeros, of size ``rank``, in float64."""
-        if self._reflections is None:
-            rows = torch.cat((self.inputs.double(), self.columns.double()), dim=1)
-        else:
-            rows = self._reflections.triangle
-        left, right = rows.tensor_split([self.inputs.shape[1]], dim=1)
-        return scale * left @ left.T + right @ core @ right.T
-
-    def rotate(self, vectors: Tensor, *, back: bool = False) -> Tensor:
-        """$Q^T$ (or ``back`` $Q$) times columns of float64, $Q$ being square."""
-        if self._reflections is None:
-            return vectors
-        factors, scales, _ = self._reflections
-        return torch.ormqr(factors, scales, vectors, transpose=not back)
-
     @cached_property
-    def _reflections(self) -> _Reflections | None:
-        width = self.inputs.shape[1] + self.columns.shape[1]
-        if width >= self.samples:
-            return None
+    def factors(self) -> tuple[Tensor | None, Tensor]:
+        """$Q$ and $R$; ``None``, the identity, and $B$ if it has no fewer columns than rows."""
         both = torch.cat((self.inputs.double(), self.columns.double()), dim=1)
-        vectors, scales = torch.geqrf(both)
-        return _Reflections(vectors, scales, vectors[:width].triu())
+        if both.shape[1] >= self.samples:
+            return None, both
+        q, r = torch.linalg.qr(both)
+        return q, r
 
 
 class CrossOperator(Operator):
@@ -214,13 +186,12 @@ class EquivalentOperator(CrossOperator):
         total = self.shift + real("shift", shift)
         rtol = real("rtol", rtol, above=0.0)
         b = self._columns(other, self.basis.samples).double()
-        rank = self.basis.rank
-        rotated = self.basis.rotate(b)
-        inner = self._solve_core(rotated[:rank], total)
-        if rank < self.basis.samples:
-            self._check_regular(abs(total), total)
-            inner = torch.cat((inner, rotated[rank:] / total))
-        x = self.basis.rotate(inner, back=True)
+        (values, vectors), (q, _) = self._eigenvectors, self.basis.factors
+        self._check_regular(values + total, total)
+        inner = b if q is None else q.T @ b
+        x = vectors @ ((vectors.T @ inner) / (values + total)[:, None])
+        if q is not None:
+            x = q @ (x - inner / total) + b / total
         reached = relative(b - self._shifted_product(x, total), b)
         if not bool((reached <= rtol).all()):
             raise AccuracyError(
@@ -236,15 +207,7 @@ class EquivalentOperator(CrossOperator):
         Raises:
             ValueError: If it is not positive definite; the message names a shift that makes it so.
         """
-        total = self.shift + real("shift", shift)
-        outside = self.basis.samples - self.basis.rank
-        if "_eigenvalues" not in self.__dict__ and (total > 0 or not outside):
-            root, failed = torch.linalg.cholesky_ex(self._shifted(total))
-            if not int(failed):
-                inside = 2 * root.diagonal().log().sum()
-                others = outside * math.log(total) if outside else 0.0
-                return self._out((inside + others).to(self.dtype))
-        values = self._eigenvalues + (total - self.shift)
+        values = self._eigenvalues + real("shift", shift)
         if not bool(values[0] > 0):
             raise ValueError(
                 "logdet needs a positive definite matrix, and its least eigenvalue is "
@@ -252,69 +215,27 @@ class EquivalentOperator(CrossOperator):
             )
         return self._out(values.log().sum().to(self.dtype))
 
-    def linear_operator(self) -> "LinearOperator":
-        """The same matrix for GPyTorch, as a ``LinearOperator`` of low rank plus a diagonal.
-
-        Where the low-rank part is indefinite (``center=False``), or has as many columns as there
-        are samples, it is a dense one.
-
-        Raises:
-            ImportError: If ``linear_operator`` is not installed; the extra ``gpytorch`` brings it.
-        """
-        try:
-            from linear_operator import to_linear_operator
-            from linear_operator.operators import LowRankRootLinearOperator
-        except ImportError as error:
-            raise ImportError(
-                "EquivalentOperator.linear_operator() needs the package linear_operator, which is "
-                "not installed: pip install 'shoal[gpytorch]'"
-            ) from error
-        x, columns = self.basis.inputs, self.basis.columns
-        values, vectors = torch.linalg.eigh(self.core)
-        rounding = torch.finfo(torch.float64).eps * float(values.abs().max())
-        indefinite = self.scale < 0 or self.shift <= 0 or bool(values[0] < -4 * rounding)
-        if indefinite or self.basis.rank == self.basis.samples:
-            return to_linear_operator(self._dense())
-        root = (vectors * values.clamp_min(0.0).sqrt()).to(columns)
-        low_rank = LowRankRootLinearOperator(torch.cat((self.scale**0.5 * x, columns @ root), 1))
-        return low_rank.add_diagonal(x.new_tensor([self.shift]))
-
-    @cached_property
-    def _small(self) -> Tensor:
-        return self.basis.compress(self.scale, self.core)
-
     @cached_property
     def _eigenvectors(self) -> tuple[Tensor, Tensor]:
-        values, vectors = torch.linalg.eigh(self._small)
+        """Eigenvalues and eigenvectors of the small matrix."""
+        rows = self.basis.factors[1]
+        left, right = rows.tensor_split([self.basis.inputs.shape[1]], dim=1)
+        small = self.scale * left @ left.T + right @ self.core @ right.T
+        values, vectors = torch.linalg.eigh(small)
         return values, vectors
 
-    @cached_property
+    @property
     def _eigenvalues(self) -> Tensor:
-        if "_eigenvectors" in self.__dict__:
-            values = self._eigenvectors[0]
-        else:
-            values = torch.linalg.eigvalsh(self._small)
+        values = self._eigenvectors[0]
         zeros = values.new_zeros(self.basis.samples - self.basis.rank)
         return torch.cat((values, zeros)).sort().values + self.shift
 
-    def _shifted(self, total: float) -> Tensor:
-        small = self._small.clone()
-        small.diagonal().add_(total)
-        return small
-
-    def _solve_core(self, right: Tensor, total: float) -> Tensor:
-        """A solution by Cholesky's factors, or by eigenvectors if the matrix is indefinite."""
-        if "_eigenvectors" not in self.__dict__:
-            root, failed = torch.linalg.cholesky_ex(self._shifted(total))
-            if not int(failed):
-                return torch.cholesky_solve(right, root)
-        values, vectors = self._eigenvectors
-        shifted = values + total
-        self._check_regular(float(shifted.abs().min()), total)
-        return vectors @ ((vectors.T @ right) / shifted[:, None])
-
-    def _check_regular(self, least: float, total: float) -> None:
-        largest = float(torch.linalg.vector_norm(self._small)) + abs(total)
+    def _check_regular(self, shifted: Tensor, total: float) -> None:
+        """Refuse a matrix of these eigenvalues, and of this one if the rank is not full."""
+        sizes = shifted.abs()
+        least, largest = float(sizes.min()), float(sizes.max()) + abs(total)
+        if self.basis.rank < self.basis.samples:
+            least = min(least, abs(total))
         if least <= torch.finfo(torch.float64).eps * largest:
             raise AccuracyError(
                 f"the matrix is singular: it has an eigenvalue of {least:.1e} and a norm of "

@@ -55,8 +55,8 @@ _MESSAGES = {
     Status.STAGNATED: "the residual stopped falling",
 }
 _BOUNDED = (
-    "keep the norms of recurrent weights that are trained small, below one to be sure "
-    "(GainConstraint), or the Jacobian (jacobian_penalty)"
+    "keep the norms of recurrent weights that are trained small (GainConstraint; below one is "
+    "enough unless the cell adds its state to its result), or the Jacobian (jacobian_penalty)"
 )
 _STEPS, _TOLERANCE = "more steps (max_steps)", "a larger rtol, or float64"
 _SOLVERS = {  # the most able first

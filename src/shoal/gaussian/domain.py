@@ -1,7 +1,6 @@
 """Checks of scales and covariances."""
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import reduce
 
@@ -11,7 +10,6 @@ from torch import Tensor
 
 from shoal.core.checks import float_tensor
 
-_BLOCK = 1 << 16  # entries that are checked together
 _SLACK = 1e3  # |c| may exceed √(ab) by this many units of rounding of the inputs' dtype ...
 _MOST_SLACK = 1e-4  # ... but not by more than this, and four units where one is larger
 
@@ -30,17 +28,12 @@ def scale_tensor(
 
 @dataclass(frozen=True)
 class Covariance:
-    """Covariance matrices [[a, c], [c, b]] of Gaussian pairs, broadcast without a copy."""
+    """Covariance matrices [[a, c], [c, b]] of Gaussian pairs, broadcast, in float64."""
 
     a: Tensor
     b: Tensor
     c: Tensor
     dtype: torch.dtype  # of the result
-
-    @property
-    def shape(self) -> torch.Size:
-        """The broadcast shape."""
-        return self.a.shape
 
     @property
     def requires_grad(self) -> bool:
@@ -49,35 +42,12 @@ class Covariance:
         return wanted and torch.is_grad_enabled()
 
     def in_double(self) -> tuple[Tensor, Tensor, Tensor]:
-        """All of them in float64, none beyond its bound."""
-        return self[()]
-
-    def __getitem__(self, index: tuple[int | slice, ...]) -> tuple[Tensor, Tensor, Tensor]:
-        """A block of them in float64, none beyond its bound."""
-        a, b, c = (t[index].to(torch.float64) for t in (self.a, self.b, self.c))
-        return a, b, within_bound(a, b, c)
-
-    def blocks(self, size: int) -> Iterator[tuple[int | slice, ...]]:
-        """Indices of blocks of at most ``size`` entries, in order."""
-        yield from _blocks(tuple(self.shape), size)
-
-
-def _blocks(shape: tuple[int, ...], size: int) -> Iterator[tuple[int | slice, ...]]:
-    inner = math.prod(shape[1:])
-    if math.prod(shape) <= size:
-        yield ()
-    elif inner <= size:
-        rows = size // inner
-        for start in range(0, shape[0], rows):
-            yield (slice(start, start + rows),)
-    else:
-        for row in range(shape[0]):
-            for rest in _blocks(shape[1:], size):
-                yield (row, *rest)
+        """All of them, none beyond its bound."""
+        return self.a, self.b, within_bound(self.a, self.b, self.c)
 
 
 def covariance(a: Tensor | float, b: Tensor | float, c: Tensor | float) -> Covariance:
-    """Check and broadcast covariances; memory beyond the arguments is that of a block."""
+    """Check and broadcast covariances."""
     tensors = [float_tensor(name, value) for name, value in (("a", a), ("b", b), ("c", c))]
     try:
         shape = np.broadcast_shapes(*(t.shape for t in tensors))
@@ -94,17 +64,15 @@ def covariance(a: Tensor | float, b: Tensor | float, c: Tensor | float) -> Covar
             raise ValueError(f"{name} must be >= 0, got {smallest:g}")
     rounding = max(torch.finfo(t.dtype).eps for t in tensors)
     slack = max(min(_SLACK * rounding, _MOST_SLACK), 4 * rounding)
-    views = [t.to(device).expand(shape) for t in tensors]
+    views = [t.to(device, torch.float64).expand(shape) for t in tensors]
+    first, second, third = views
+    _check_covariance(first.detach(), second.detach(), third.detach(), slack=1 + slack)
     given = [value.dtype for value in (a, b, c) if isinstance(value, Tensor)]
     dtype = reduce(torch.promote_types, given or [torch.float64])
-    pair = Covariance(views[0], views[1], views[2], dtype)
-    for index in pair.blocks(_BLOCK):
-        block = [t.detach()[index].to(torch.float64) for t in views]
-        _check_covariance(block[0], block[1], block[2], 1 + slack)
-    return pair
+    return Covariance(first, second, third, dtype)
 
 
-def _check_covariance(a: Tensor, b: Tensor, c: Tensor, slack: float) -> None:
+def _check_covariance(a: Tensor, b: Tensor, c: Tensor, *, slack: float) -> None:
     beyond = c.abs() > slack * a.sqrt() * b.sqrt()
     if bool(beyond.any()):
         where = tuple(beyond.nonzero()[0].tolist())

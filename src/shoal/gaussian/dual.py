@@ -1,29 +1,41 @@
-r"""Duals of activations, $D_\varphi(a, b, c) = \mathbb{E}[\varphi(u)\varphi(v)]$."""
+r"""Duals of activations, $D_\varphi(a, b, c) = \mathbb{E}[\varphi(u)\varphi(v)]$, by one chain.
+
+Closed forms come first, those of broken lines and finite Hermite series (Mehler's formula) among
+them; then, for many pairs, a table with a verified error (:mod:`shoal.gaussian.table`); then
+quadrature, pair by pair (:mod:`shoal.gaussian.mixed`).
+"""
 
 import math
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from shoal.activations import Activation
-from shoal.activations.closed_forms import correlation
+from shoal.activations.closed_forms import ClosedForm, correlation
 from shoal.activations.names import as_activation
 from shoal.core.caches import cached
 from shoal.core.checks import real
 from shoal.core.exceptions import AccuracyError
 from shoal.core.settings import in_standard_settings
-from shoal.gaussian.broken_lines import broken_line
-from shoal.gaussian.closed_forms import closed_dual, closed_form
-from shoal.gaussian.domain import Covariance, covariance
+from shoal.gaussian.closed_forms import BrokenLine, closed_dual, dual_form
+from shoal.gaussian.domain import covariance
 from shoal.gaussian.mixed import mixed_dual
 from shoal.gaussian.moments import derivative_square
-from shoal.gaussian.table import Table
+from shoal.gaussian.table import Sections, Table, unit
+from shoal.numerics import chebyshev_basis
+
+Triple: TypeAlias = tuple[Tensor, Tensor, Tensor]
 
 _FINEST = 1e-13  # what the quadrature guarantees ...
 _TABULATED = 5e-13  # ... and a table
 _BLOCK = 1 << 16  # triples that are evaluated together
 _MANY = 128  # triples from which on a table pays
+_FEW = 16  # covariances of pairs that are integrated one by one
+_NUMBERS = 1 << 21  # of series of pairs that are formed together ...
+_MOST = 1 << 23  # ... and that are kept
 
 
 @in_standard_settings
@@ -38,11 +50,10 @@ def dual(
     r"""The dual $D_\varphi(a, b, c) = \mathbb{E}[\varphi(u)\varphi(v)]$ of an activation.
 
     $(u, v)$ is a centred Gaussian pair with variances $a$, $b$ and covariance $c$. Closed forms are
-    used where they exist, quadrature split at the kinks otherwise, and from a few thousand triples
-    on a table with a verified error (with kinks away from zero, at angles between 1/4 and π - 1/4
-    only). Memory beyond the result does not grow with the number of triples. All of it is
-    differentiable to any order, by $\partial_c D_{\varphi\psi} = D_{\varphi'\psi'}$ and
-    $\partial_a D_{\varphi\psi} = \tfrac12 D_{\varphi''\psi}$ with the kinks' jumps included.
+    used where they exist, quadrature split at the kinks otherwise, and for many triples a table
+    with a verified error, if no kinks lie away from zero. All of it is differentiable to any order,
+    by $\partial_c D_{\varphi\psi} = D_{\varphi'\psi'}$ and $\partial_a D_{\varphi\psi} = \tfrac12
+    D_{\varphi''\psi}$ with the kinks' jumps included.
 
     Args:
         phi: The activation.
@@ -104,13 +115,13 @@ def _differentiable(
     if tolerance < _FINEST:
         raise AccuracyError(f"tolerance {tolerance:g} is below {_FINEST:g}, the best in float64")
     pair = covariance(a, b, c)
-    closed = closed_form(phi)
+    closed = dual_form(phi)
     if closed is not None and closed.analytic and pair.requires_grad:
         value = closed_dual(closed, order, *pair.in_double())
     elif pair.requires_grad:
         value = _mixed(*pair.in_double(), phi, (order, order), tolerance)
     else:
-        value = _evaluate(phi, order, order, pair, tolerance=tolerance)
+        value = _evaluate(phi, order, order, pair.in_double(), tolerance=tolerance)
     infinite = order > 0 and any(kink.jumps[0] for kink in phi.kinks)
     ends = [float(end) for end in torch.aminmax(value.detach())]
     if any(math.isnan(end) or (math.isinf(end) and not infinite) for end in ends):
@@ -141,11 +152,10 @@ class _Dual(torch.autograd.Function):
         orders: tuple[int, int],
         tolerance: float,
     ) -> Tensor:
-        pair = Covariance(a, b, c, torch.float64)
-        if pair.shape.numel() == 1 and a.device.type == "cpu":
+        if c.numel() == 1 and a.device.type == "cpu":
             value = _evaluate_one(phi, orders, a.item(), b.item(), c.item(), tolerance)
-            return a.new_tensor(value).view(pair.shape)
-        return _evaluate(phi, *orders, pair, tolerance=tolerance)
+            return a.new_tensor(value).view(c.shape)
+        return _evaluate(phi, *orders, (a, b, c), tolerance=tolerance)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
@@ -177,51 +187,39 @@ def _evaluate_one(
     phi: Activation, orders: tuple[int, int], a: float, b: float, c: float, tolerance: float
 ) -> float:
     """$D_{jk}$ at one triple: derivatives of implicit functions ask for the same ones again."""
-    triple = torch.tensor([[a], [b], [c]], dtype=torch.float64)
-    pair = Covariance(triple[0], triple[1], triple[2], torch.float64)
-    return float(_evaluate(phi, *orders, pair, tolerance=tolerance))
+    first, second, third = torch.tensor([[a], [b], [c]], dtype=torch.float64)
+    return float(_evaluate(phi, *orders, (first, second, third), tolerance=tolerance))
 
 
-def _evaluate(phi: Activation, j: int, k: int, pair: Covariance, *, tolerance: float) -> Tensor:
+def _evaluate(phi: Activation, j: int, k: int, triple: Triple, *, tolerance: float) -> Tensor:
     """Evaluate $D_{jk}$ by closed form, table or quadrature, block by block."""
-    result = torch.empty(pair.shape, dtype=torch.float64, device=pair.a.device)
-    closed = closed_form(phi) if j == k < 2 else None
-    line = broken_line(phi) if j == k < 2 and closed is None else None
+    shape, flat = triple[2].shape, [t.detach().reshape(-1) for t in triple]
+    closed = dual_form(phi) if j == k < 2 else None
     table = None
-    if closed is None and line is None and pair.shape.numel() >= _MANY and tolerance >= _TABULATED:
-        table = _table(phi, j, k, pair)
-    for index in pair.blocks(_BLOCK):
-        a, b, c = (t.reshape(-1) for t in pair[index])
+    if closed is None and len(flat[0]) >= _MANY and tolerance >= _TABULATED:
+        table = _table(phi, j, k, flat)
+    parts = []
+    for a, b, c in zip(*(t.split(_BLOCK) for t in flat), strict=True):
         if closed is not None:
-            value = closed_dual(closed, j, a, b, c)
-        elif line is not None:
-            value = line.at_covariances(a, b, c)[j]
+            parts.append(closed_dual(closed, j, a, b, c))
         else:
-            value = _evaluate_block(phi, j, k, (a, b, c), table)
-        result[index] = value.view(result[index].shape)
-    return result
+            parts.append(_evaluate_block(phi, j, k, (a, b, c), table))
+    return torch.cat(parts).view(shape)
 
 
-def _table(phi: Activation, j: int, k: int, pair: Covariance) -> Table | None:
+def _table(phi: Activation, j: int, k: int, triple: Sequence[Tensor]) -> Table | None:
     """The table for all variances but zero."""
-    ends = [
-        torch.stack(torch.aminmax(t.detach()[t.detach() > 0]))
-        for t in (pair.a, pair.b)
-        if bool(t.any())
-    ]
-    orders = ((0, 0), (1, 1)) if j == k < 2 else ((max(j, k), min(j, k)),)
-    if (
-        not ends
-        or (j + k) % 2
-        or (j == k < 2 and bool(((pair.a == pair.b) & (pair.c == pair.a)).all()))
-    ):
+    a, b, c = triple
+    some = torch.cat([a, b])
+    some = some[some > 0]
+    same = j == k < 2 and bool(((a == b) & (c == a)).all())
+    if not len(some) or (j + k) % 2 or same:
         return None
-    return Table.of(phi, orders, torch.cat(ends).double())
+    orders = ((0, 0), (1, 1)) if j == k < 2 else ((max(j, k), min(j, k)),)
+    return Table.of(phi, orders, torch.stack(torch.aminmax(some)))
 
 
-def _evaluate_block(
-    phi: Activation, j: int, k: int, triple: tuple[Tensor, Tensor, Tensor], table: Table | None
-) -> Tensor:
+def _evaluate_block(phi: Activation, j: int, k: int, triple: Triple, table: Table | None) -> Tensor:
     """$D_{jk}$ at vectors; where u = v, $D_{jj}$ is the mean square, a one-dimensional integral."""
     a, b, c = triple
     value, others = torch.empty_like(a), torch.ones_like(a, dtype=torch.bool)
@@ -254,3 +252,110 @@ def _mean_squares(phi: Activation, j: int, variance: Tensor) -> Tensor:
         return derivative_square(phi, j, variance)
     except AccuracyError:  # a square may grow too fast for what its root is not
         return mixed_dual(phi, j, j, variance, variance, variance)
+
+
+class Duals:
+    """Both duals of an activation at pairs of some variances, for covariances that move.
+
+    Solving for a fixed point asks for both at the same variances and at other covariances in each
+    step: without a closed form every pair has its series in the angle, out of a table.
+
+    Args:
+        phi: The activation.
+        variances: All different ones. shape: (v,)
+        places: Which of them both sides of each pair have; sizes of one stand for as many equal
+            ones as there are covariances. shape: (2, ...)
+    """
+
+    def __init__(self, phi: Activation, variances: Tensor, places: Tensor) -> None:
+        self.phi, self.variances, self.places = phi, variances, places
+        self._kept: dict[tuple[int, int], list[Tensor]] = {}
+        self._last: tuple[Tensor, Tensor, Callable[[], Tensor]] | None = None  # a solver's result
+
+    def __call__(self, covariance: Tensor) -> tuple[Tensor, Callable[[], Tensor]]:
+        """The dual at some covariances, and what computes that of the derivative."""
+        if self._last is None or not torch.equal(self._last[0], covariance):
+            table = self._known if covariance.numel() <= _FEW else self._table
+            self._last = covariance, *(self._by_series if table else self._exact)(covariance)
+        return self._last[1:]
+
+    def _exact(self, covariance: Tensor) -> tuple[Tensor, Callable[[], Tensor]]:
+        a, b = (self.variances[place].expand_as(covariance) for place in self.places)
+        if isinstance(self._form, BrokenLine):
+            both = self._form.duals(a, b, covariance)
+            return both[0], lambda: both[1]
+        return dual(self.phi, a, b, covariance), lambda: dual_derivative(self.phi, a, b, covariance)
+
+    @cached_property
+    def _form(self) -> ClosedForm | None:
+        return dual_form(self.phi)
+
+    @cached_property
+    def _sections(self) -> tuple[Sections, ...]:
+        assert self._table is not None
+        return self._table.sections(self.variances.clamp(min=2.0 ** self._table.span[0]))
+
+    @cached_property
+    def _table(self) -> Table | None:
+        return self._of(known=False)
+
+    @property
+    def _known(self) -> Table | None:
+        """A table that is there already: a few pairs are integrated faster than one is made."""
+        return self.__dict__.get("_table") or self._of(known=True)
+
+    def _of(self, *, known: bool) -> Table | None:
+        if self._form is not None:
+            return None
+        some = self.variances[self.variances > 0]
+        return Table.of(self.phi, ((0, 0), (1, 1)), some, known=known)
+
+    def _by_series(self, covariance: Tensor) -> tuple[Tensor, Callable[[], Tensor]]:
+        """Both by the series of every pair, block by block."""
+        places = self._places(covariance)
+        c = covariance.reshape(places.shape[1], -1)
+        found, terms = c.new_empty(2, *c.shape), self._sections[1].rows.shape[-1]
+        step = max(1, _NUMBERS // (terms * c.shape[1]))
+        for first in range(0, len(c), step):
+            some = slice(first, first + step)
+            found[:, some] = self._block(
+                self._series((first, len(c)), places[:, some]), places[:, some], c[some]
+            )
+        nothing = (self.variances[places] == 0).any(0)
+        value, slope = found.view(2, *covariance.shape)
+        if not bool(nothing.any()):
+            return value, lambda: slope
+        where = nothing[:, None].expand_as(c).reshape(covariance.shape)
+        triple = (
+            *(self.variances[t].broadcast_to(covariance.shape)[where] for t in self.places),
+            covariance[where],
+        )
+        value[where] = dual(self.phi, *triple)
+        return value, lambda: slope.masked_scatter(where, dual_derivative(self.phi, *triple))
+
+    def _places(self, covariance: Tensor) -> Tensor:
+        """The places of all pairs that have covariances of their own. shape: (2, pairs)."""
+        places = self.places
+        if places.shape[-1] > 1 or places.ndim < covariance.ndim + 1:  # a pair has one covariance
+            return places.expand(2, *covariance.shape).reshape(2, -1)
+        return places.expand(2, *covariance.shape[: places.ndim - 2], 1).reshape(2, -1)
+
+    def _series(self, number: tuple[int, int], places: Tensor) -> list[Tensor]:
+        """Those of a block of pairs, by its number, kept if all of them are not too large."""
+        if number in self._kept:
+            return self._kept[number]
+        series = [section.series(places) for section in self._sections]
+        if number[1] * series[1].shape[1] <= _MOST:
+            self._kept[number] = series
+        return series
+
+    def _block(self, series: list[Tensor], places: Tensor, c: Tensor) -> Tensor:
+        """Both duals of some pairs. shape: (2, *c.shape)."""
+        assert self._table is not None
+        a, b = (self.variances[place][:, None].expand_as(c) for place in places)
+        cosine, sine = correlation(a, b, c)
+        t = unit(torch.atan2(sine, cosine), self._table.width)
+        basis = chebyshev_basis(t.flatten(), max(each.shape[-1] for each in series) - 1)
+        basis = basis.view(len(basis), *c.shape).transpose(0, 1)
+        sums = [torch.bmm(each[:, None], basis[:, : each.shape[-1]])[:, 0] for each in series]
+        return torch.stack(sums)

@@ -18,7 +18,6 @@ $D_{kj}$ differ by is the error.
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
 from typing import TypeAlias
 
 import torch
@@ -28,8 +27,7 @@ from shoal.activations import Activation
 from shoal.activations.panels import gauss_legendre, jump
 from shoal.core.caches import cached
 from shoal.core.exceptions import AccuracyError
-from shoal.gaussian.polynomials import normalized_hermite
-from shoal.gaussian.quadrature import nearby_breaks, normal_density, resolved_edges, window_edges
+from shoal.gaussian.smoothing import nearby_breaks, normal_density, resolved_edges, window_edges
 
 Orders: TypeAlias = tuple[tuple[int, int], ...]
 
@@ -44,7 +42,6 @@ _PANEL = 18  # nodes of a panel between kinks
 _LEAST = 1 / 16  # standard deviation from which on closed forms of smoothed functions keep digits
 _FAR = 64.0  # where an activation that has asymptotes is one of them
 _MOST = 1 << 14  # places τ
-_MOMENTS, _NOTHING = 24, 1e-17  # of the remainder; the share of the last of them
 
 
 def can_grid(phi: Activation, orders: Orders, largest: float) -> bool:
@@ -317,39 +314,12 @@ class _Grid:
         return result
 
     def _summed(self, mean: Tensor, std: Tensor) -> Tensor:
-        """The sums over places, or over moments where the density is much wider than these."""
+        """The sums over places."""
         tau, rest = self._places
-        far = std[:, 0] >= self._farthest
-        result = mean.new_empty(rest.shape[1], *mean.shape)
-        if not bool(far.all()):
-            near = std[~far][..., None]
-            z = (mean[~far][..., None] - tau).div_(near)
-            sums = (z.square_().mul_(-0.5).exp_() @ rest).movedim(-1, 0)
-            result[:, ~far] = sums / (near[..., 0] * math.sqrt(2 * math.pi))
-        if bool(far.any()):
-            z = mean[far] / std[far]
-            polynomials = normalized_hermite(z, normal_density(z) / std[far])
-            terms = torch.stack(list(islice(polynomials, _MOMENTS)), 1)  # shape: (n, moments, x)
-            powers = std[far] ** -torch.arange(_MOMENTS)
-            weights = powers[:, None] * self._moments.T  # shape: (n, orders, moments)
-            result[:, far] = torch.bmm(weights, terms).transpose(0, 1)
-        return result + torch.stack([self._asymptotic(k, mean, std**2) for k in self._inner_orders])
-
-    @cached_property
-    def _moments(self) -> Tensor:
-        r"""$\int r(\tau)\,\tau^m\,d\tau / \sqrt{m!}$. shape: (moments, orders)."""
-        tau, rest = self._places
-        m = torch.arange(_MOMENTS, dtype=torch.float64)
-        return (tau ** m[:, None] @ rest) / (torch.lgamma(m + 1) / 2).exp()[:, None]
-
-    @cached_property
-    def _farthest(self) -> float:
-        """The standard deviation from which on the series of moments has ended."""
-        tau, rest = self._places
-        m = torch.arange(_MOMENTS - 4, _MOMENTS, dtype=torch.float64)
-        sizes = tau.abs() ** m[:, None] @ rest.abs() / rest.abs().sum(0)  # He_m is about √m!
-        roots = (sizes.amax(1) * (-torch.lgamma(m + 1) / 2).exp() / _NOTHING) ** (1 / m)
-        return float(roots.max())
+        z = (mean[..., None] - tau).div_(std[..., None])
+        sums = (z.square_().mul_(-0.5).exp_() @ rest).movedim(-1, 0)
+        joined = torch.stack([self._asymptotic(k, mean, std**2) for k in self._inner_orders])
+        return joined + sums / (std * math.sqrt(2 * math.pi))
 
     def _smoothed(self, mean: Tensor, std: Tensor) -> Tensor:
         window, step = self._window, _FINE * self.share

@@ -1,7 +1,7 @@
 """Hermite coefficients of activations."""
 
 import math
-from itertools import islice
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -10,26 +10,23 @@ from torch import Tensor
 from shoal.activations import Activation
 from shoal.activations.names import as_activation
 from shoal.activations.panels import ORDER
-from shoal.core.caches import cached
 from shoal.core.checks import integer
 from shoal.core.settings import in_standard_settings
 from shoal.gaussian.closed_forms import closed_form
-from shoal.gaussian.composites import Derivative
 from shoal.gaussian.domain import scale_tensor
-from shoal.gaussian.polynomials import normalized_hermite
-from shoal.gaussian.quadrature import (
-    nearby_breaks,
+from shoal.gaussian.smoothing import (
+    TINY,
+    Derivative,
     normal_density,
     panel_nodes,
     resolved_edges,
+    spread,
     window_edges,
 )
-from shoal.gaussian.smoothing import TINY, spread
 
 _STRETCH = 1.3  # h_k(ξ) p(ξ) is below exp(-ξ²/4), whatever the degree: a wider window
 _MOST = 10**6  # degrees, each of which takes a step
 _BLOCK = 16  # scales that are integrated at a time
-_STEP, _MOST_PANELS = 16, 256  # that all scales share
 
 
 @in_standard_settings
@@ -69,7 +66,8 @@ class _Hermite(torch.autograd.Function):
 
     @staticmethod
     def forward(tau: Tensor, phi: Activation, order: int) -> Tensor:
-        return expansion(phi, tau.reshape(-1), order)[0].view(*tau.shape, order + 1)
+        parts = [_block(phi, part, order) for part in tau.reshape(-1).split(_BLOCK)]
+        return torch.cat(parts).view(*tau.shape, order + 1)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
@@ -99,70 +97,18 @@ def _jumps(phi: Activation, tau: Tensor, order: int) -> Tensor:
     return total
 
 
-def expansion(
-    phi: Activation, tau: Tensor, order: int, *, derivative: int = 0
-) -> tuple[Tensor, Tensor]:
-    """Coefficients of the pieces of a derivative at some scales, and their mean squares.
-
-    Returns:
-        Tensors of shapes (scales, order + 1) and (scales,).
-    """
-    panels = _common_panels(phi, tau, order, derivative)
-    if panels is not None:
-        polynomials, xi = (t.to(tau.device) for t in _weighted_polynomials(order, *panels))
-        value = phi.derivative(spread(tau.clamp(min=TINY), derivative)[:, None] * xi, derivative)
-        return value @ polynomials.T, value.square() @ polynomials[0]
-    blocks = [_block(phi, part, order, derivative) for part in tau.split(_BLOCK)]
-    coefficients, squares = (torch.cat(parts) for parts in zip(*blocks, strict=True))
-    return coefficients, squares
-
-
-def smooth(phi: Activation, radius: float) -> bool:
-    """Whether an activation is analytic within a radius."""
-    return not nearby_breaks(phi, radius)
-
-
-def _common_panels(
-    phi: Activation, tau: Tensor, order: int, derivative: int
-) -> tuple[float, int] | None:
-    """A window and a number of panels that resolve all scales; ``None`` with kinks or too many."""
-    std = float(tau.max().clamp(min=TINY))
-    window, width = _window(phi, order, derivative, std)
-    if not smooth(phi, window * std):
-        return None
-    finest = resolved_edges(phi, window * std, tau.device).diff()
-    width = min(width, float(finest.min()) / std) if len(finest) else width
-    panels = _STEP * math.ceil(2 * window / width / _STEP)  # few different numbers
-    return (window, panels) if panels <= _MOST_PANELS else None
-
-
-@cached
-def _weighted_polynomials(order: int, window: float, panels: int) -> tuple[Tensor, Tensor]:
-    """All polynomials at the nodes of equal panels, times weights; and the nodes."""
-    edges = tuple(window * (2 * k / panels - 1) for k in range(panels + 1))
-    nodes = panel_nodes(torch.empty(1, 0, dtype=torch.float64), edges)
-    xi, weight = nodes.xi.flatten(), nodes.weighted(torch.ones_like(nodes.xi)).flatten()
-    return torch.stack(list(islice(normalized_hermite(xi, weight), order + 1))), xi
-
-
-def _window(phi: Activation, order: int, derivative: int, std: float) -> tuple[float, float]:
-    """Half the window of the integrals, in standard deviations, and the widest of its panels."""
-    # h_k oscillates with frequency √k: ORDER nodes resolve ORDER / 2 radians of it and φ.
-    window = _STRETCH * window_edges(phi, derivative, _STRETCH * std)[-1]
-    return window, min(4.0, ORDER / math.sqrt(order + 1))
-
-
-def _block(phi: Activation, tau: Tensor, order: int, derivative: int) -> tuple[Tensor, Tensor]:
+def _block(phi: Activation, tau: Tensor, order: int) -> Tensor:
+    """The coefficients at some scales. shape: (scales, order + 1)."""
     std = tau.clamp(min=TINY)
-    window, width = _window(phi, order, derivative, float(std.max()))
-    panels = math.ceil(window / width)
+    # h_k oscillates with frequency √k: ORDER nodes resolve ORDER / 2 radians of it and φ
+    window = _STRETCH * window_edges(phi, 0, _STRETCH * float(std.max()))[-1]
+    panels = math.ceil(window / min(4.0, ORDER / math.sqrt(order + 1)))
     fixed = tuple(window * k / panels for k in range(-panels, panels + 1))
-    cuts = resolved_edges(phi, float(window * std.max()), tau.device)
+    cuts = resolved_edges(phi, window * float(std.max()), tau.device)
     nodes = panel_nodes(cuts / std[:, None], fixed)
-    value = phi.derivative(nodes.at(spread(std, derivative)) * nodes.xi, derivative)
+    value = phi.derivative(nodes.at(spread(std, 0)) * nodes.xi, 0)
     sums = _panel_sums(nodes.xi, nodes.weighted(value), order)
-    coefficients = value.new_zeros(len(tau), order + 1).index_add_(0, nodes.row, sums.T)
-    return coefficients, nodes.expectation(value * value, len(tau))
+    return value.new_zeros(len(tau), order + 1).index_add_(0, nodes.row, sums.T)
 
 
 def _panel_sums(xi: Tensor, start: Tensor, order: int) -> Tensor:
@@ -175,3 +121,11 @@ def _panel_sums(xi: Tensor, start: Tensor, order: int) -> Tensor:
         before.mul_(-math.sqrt(k) * scale).addcmul_(xi, value, value=scale)
         before, value = value, before
     return sums
+
+
+def normalized_hermite(x: Tensor, start: Tensor) -> Iterator[Tensor]:
+    r"""Yield ``start`` times $h_k(x) = He_k(x) / \sqrt{k!}$ for k = 0, 1, 2, ... without end."""
+    before, value = torch.zeros_like(x), start
+    for k in range(10**9):
+        yield value
+        before, value = value, (x * value - math.sqrt(k) * before) / math.sqrt(k + 1)

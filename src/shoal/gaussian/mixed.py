@@ -15,17 +15,20 @@ from torch import Tensor
 from shoal.activations import Activation
 from shoal.activations.closed_forms import correlation
 from shoal.activations.panels import jump, reach, vanishes
-from shoal.gaussian.polynomials import probabilists_hermite
-from shoal.gaussian.quadrature import (
+from shoal.gaussian.smoothing import (
     DELTA_WINDOW,
+    TINY,
     blocks,
     nearby_breaks,
     normal_density,
     panel_nodes,
+    probabilists_hermite,
     resolved_edges,
+    smoothed,
+    smoothed_regular,
+    spread,
     window_edges,
 )
-from shoal.gaussian.smoothing import TINY, smoothed, smoothed_regular, spread
 
 _BLOCK = 32  # pairs that are integrated at a time ...
 _JUMPS = 4096  # ... and those whose jumps are added up at a time

@@ -7,17 +7,15 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from shoal.activations import Activation, Hermite
+from shoal.activations import Activation, Affine, Hermite
 from shoal.activations.hermite import series_coefficients
 from shoal.activations.names import as_activation
 from shoal.core.caches import cached
 from shoal.core.settings import in_standard_settings
 from shoal.gaussian.closed_forms import closed_form
-from shoal.gaussian.composites import Derivative, Square
 from shoal.gaussian.domain import scale_tensor
 from shoal.gaussian.octaves import at_octaves, octave_series, stacked
-from shoal.gaussian.polynomials import as_series
-from shoal.gaussian.smoothing import smoothed
+from shoal.gaussian.smoothing import Derivative, Square, smoothed
 from shoal.numerics import differentiate
 
 
@@ -195,3 +193,15 @@ def _series_moments(phi: Hermite, tau: Tensor) -> Moments:
         first_square=first_square,
         square_second=2 * (first_square + (c[0] * c[2]).sum(-1)),
     )
+
+
+def as_series(phi: Activation) -> Hermite | None:
+    """The activation as a Hermite series, if it is one up to scale and shift."""
+    if isinstance(phi, Hermite):
+        return phi
+    if isinstance(phi, Affine):
+        inner = as_series(phi.activation)
+        if inner is not None:
+            first, *rest = (phi.scale * s for s in inner.coefficients)
+            return Hermite((first + phi.shift, *rest), inner.scale)
+    return None

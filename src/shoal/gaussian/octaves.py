@@ -2,9 +2,8 @@ r"""Functions of one variance, as Chebyshev series on its octaves $[2^{e-1}, 2^e
 
 Moments and Hermite coefficients of an activation depend on the variance of its argument alone, and
 are analytic in it away from zero: some thirty integrals tell them on a whole octave, whatever the
-weights of a network are. Kernels of inputs with themselves are such functions of a squared norm.
-The exponent of a floating-point number is its octave and the mantissa its place there, so that the
-variable of the series is exact.
+weights of a network are. The exponent of a floating-point number is its octave and the mantissa
+its place there, so that the variable of the series is exact.
 """
 
 from collections.abc import Callable
@@ -18,7 +17,6 @@ from shoal.numerics import chebyshev_nodes, coefficients_from_values, off_grid
 _DEGREE = 28  # the next singularity is zero, so that terms fall by a factor of 5.8 at least
 _CHECKS = 7  # variances, off the grid, at which the error is measured
 _ERROR = 1e-14  # largest, relative to the size of the values
-OCTAVE_EQUATIONS = _DEGREE + 1 + _CHECKS  # values that the series of an octave take
 _FEW = 1 << 18  # numbers of series that are copied for each variance
 SMALLEST = 1e-140  # variances below have no octaves
 

@@ -5,10 +5,15 @@ of distributions: between its kinks $\varphi^{(k)}$ is a function, at a kink eac
 $\varphi^{(l)}$, $l < k$, adds $J_l\,\delta^{(k-1-l)}$. Moments are values of $S_k$ at $\mu = 0$,
 and duals are one-dimensional integrals of it. It closes under differentiation:
 $\partial_\mu S_k = S_{k+1}$ and $\partial_v S_k = \tfrac12 S_{k+2}$.
+
+All integrals are sums over Gauss-Legendre panels, whose edges are those that resolve the activation
+(see :mod:`shoal.activations.panels`) and fixed ones that resolve the density. Rows of a batch need
+different panels; empty ones are dropped before anything is evaluated.
 """
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,26 +21,18 @@ import torch
 from torch import Tensor
 
 from shoal.activations import Activation
-from shoal.activations.panels import ORDER, gauss_legendre, jump
+from shoal.activations.panels import ORDER, breaks, edges, gauss_legendre, jump, reach
 from shoal.core.caches import cached
+from shoal.core.exceptions import AccuracyError
 from shoal.core.settings import in_standard_settings
 from shoal.gaussian.octaves import at_octaves, octave_series, stacked
-from shoal.gaussian.polynomials import probabilists_hermite
-from shoal.gaussian.quadrature import (
-    DELTA_WINDOW,
-    Nodes,
-    blocks,
-    nearby_breaks,
-    normal_density,
-    panel_nodes,
-    resolved_edges,
-    window_edges,
-)
 
 _BLOCK = 256  # rows that are integrated at a time
-_LONG = 64  # rows of one width that share their nodes ...
-_MOST_SHARED = 4096  # ... unless these are more
 TINY = 1e-75  # stands in for a standard deviation of zero
+DELTA_WINDOW = 40.0  # standard deviations; beyond, the density is zero in float64
+_WIDER = (10.0, 20.0, 38.0)  # windows that are tried in turn; beyond the last, exp(-ξ²/2) is zero
+_PANEL = 5.0  # the widest panel that resolves the density, in standard deviations
+_BEYOND = 1e-17  # how much of the largest squared integrand may be left at the ends of a window
 
 
 def smoothed(
@@ -134,51 +131,8 @@ def _integral(
 def smoothed_regular(phi: Activation, mean: Tensor, std: Tensor, *, order: int) -> Tensor:
     """The integral over the smooth pieces alone; ``mean`` and ``std`` are vectors."""
     window = window_edges(phi, order, float(std.max()))
-    parts = []
-    for m, s in _runs(mean, std):
-        one = float(s[0]) if bool((s == s[0]).all()) else None
-        nodes = None if one is None else _shared_nodes(phi, m, one, window)
-        if one is not None and nodes is not None:
-            parts.append(_shared(phi, m, one, order, nodes))
-        else:
-            rows = blocks(_BLOCK, m, s)
-            parts += [_regular_block(phi, part[0], part[1], order, window) for part in rows]
-    return torch.cat(parts)
-
-
-def _runs(mean: Tensor, std: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Cut both where the standard deviation changes, if that is seldom."""
-    counts = std.unique_consecutive(return_counts=True)[1].tolist()
-    if len(std) < _LONG * len(counts):
-        counts = [len(std)]
-    yield from zip(mean.split(counts), std.split(counts), strict=True)
-
-
-def _shared_nodes(
-    phi: Activation, mean: Tensor, std: float, window: tuple[float, ...]
-) -> Nodes | None:
-    """Panels that resolve the function and all Gaussians of one width; ``None`` if too many."""
-    low, high = (float(end) for end in torch.aminmax(mean))
-    low, high = low - window[-1] * std, high + window[-1] * std
-    count = math.ceil((high - low) / ((window[1] - window[0]) * std)) if std > TINY else 10**9
-    if len(mean) < _LONG or count * ORDER > _MOST_SHARED:
-        return None
-    cuts = resolved_edges(phi, max(abs(low), abs(high)), mean.device)
-    fixed = tuple(low + (high - low) * k / count for k in range(count + 1))
-    nodes = panel_nodes(cuts[None], fixed)
-    return nodes if nodes.xi.numel() <= _MOST_SHARED else None
-
-
-def _shared(phi: Activation, mean: Tensor, std: float, order: int, nodes: Nodes) -> Tensor:
-    """One evaluation of the function for all rows: a matrix of densities times a vector."""
-    weights = gauss_legendre(ORDER)[1].to(mean.device) * nodes.half[:, None]
-    values = (phi.derivative(nodes.xi, order) * weights).flatten()
-    values = values / (std * math.sqrt(2 * math.pi))
-    parts = []
-    for (some,) in blocks(_BLOCK, mean):
-        z = (nodes.xi.flatten() - some[:, None]).div_(std)
-        parts.append(z.square_().mul_(-0.5).exp_() @ values)
-    return torch.cat(parts)
+    rows = blocks(_BLOCK, mean, std)
+    return torch.cat([_regular_block(phi, m, s, order, window) for m, s in rows])
 
 
 def spread(std: Tensor, order: int) -> Tensor:
@@ -209,3 +163,146 @@ def _singular(phi: Activation, mean: Tensor, std: Tensor, order: int, first_jump
                 n = order - 1 - derivative
                 total = total + size * probabilists_hermite(z, n) * density / std ** (n + 1)
     return total
+
+
+def probabilists_hermite(x: Tensor, degree: int) -> Tensor:
+    r"""The polynomial $He_n(x)$, leading coefficient one."""
+    before, value = torch.zeros_like(x), torch.ones_like(x)
+    for k in range(degree):
+        before, value = value, x * value - k * before
+    return value
+
+
+@dataclass(frozen=True)
+class _Composite(Activation):
+    """Made of another activation, and smooth where that is."""
+
+    inner: Activation
+
+    @property
+    def panels_of(self) -> Activation:
+        """The composed activation, whose panels resolve it."""
+        return self.inner.panels_of
+
+
+@dataclass(frozen=True)
+class Square(_Composite):
+    """The square of an activation."""
+
+    def function(self, x: Tensor) -> Tensor:
+        """Evaluate the square."""
+        return self.inner.derivative(x, 0) ** 2
+
+    def first_derivative(self, x: Tensor) -> Tensor:
+        """Evaluate the derivative of the square."""
+        return 2 * self.inner.derivative(x, 0) * self.inner.derivative(x, 1)
+
+
+@dataclass(frozen=True)
+class Derivative(_Composite):
+    """The pointwise derivative of an activation, of some order."""
+
+    order: int
+
+    def function(self, x: Tensor) -> Tensor:
+        """Evaluate the derivative."""
+        return self.inner.derivative(x, self.order)
+
+    def first_derivative(self, x: Tensor) -> Tensor:
+        """Evaluate the next derivative."""
+        return self.inner.derivative(x, self.order + 1)
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """Quadrature nodes for a batch of rows.
+
+    Attributes:
+        row: The row that each panel belongs to.
+        half: Half the width of each panel, in standard deviations.
+        xi: The nodes of each panel, in standard deviations.
+    """
+
+    row: Tensor  # shape: (panels,)
+    half: Tensor  # shape: (panels,)
+    xi: Tensor  # shape: (panels, ORDER)
+
+    def at(self, rows: Tensor) -> Tensor:
+        """Spread one number per row over that row's panels; shape (panels, 1)."""
+        return rows[self.row, None]
+
+    def weighted(self, values: Tensor) -> Tensor:
+        """Values at the nodes times their weights in integrals with the standard normal density."""
+        weights = gauss_legendre(ORDER)[1].to(values.device) * self.half[:, None]
+        density = (self.xi * self.xi).mul_(-0.5).exp_()
+        return density.mul_(values).mul_(weights / math.sqrt(2 * math.pi))
+
+    def sums(self, values: Tensor, rows: int) -> Tensor:
+        """Add up what the nodes of each row have."""
+        return values.new_zeros(rows).index_add_(0, self.row, values.sum(-1))
+
+    def expectation(self, values: Tensor, rows: int) -> Tensor:
+        """Integrate ``values`` at the nodes against the standard normal density, row by row."""
+        return self.sums(self.weighted(values), rows)
+
+
+def blocks(rows: int, *vectors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Cut equally long vectors into blocks of some rows; larger ones off the CPU."""
+    size = rows if vectors[0].device.type == "cpu" else 256 * rows
+    yield from zip(*(vector.split(size) for vector in vectors), strict=True)
+
+
+def normal_density(x: Tensor) -> Tensor:
+    """The standard normal density."""
+    return torch.exp(-x * x / 2) / math.sqrt(2 * math.pi)
+
+
+def resolved_edges(phi: Activation, radius: float, device: torch.device) -> Tensor:
+    """The panel edges of ``phi`` that lie in [-radius, radius], kinks among them."""
+    cuts = edges(phi, reach(phi, radius))
+    return cuts[cuts.abs() <= radius].to(device)
+
+
+def nearby_breaks(phi: Activation, radius: float) -> tuple[float, ...]:
+    """The places in [-radius, radius] where ``phi`` is not analytic.
+
+    They are looked for in a quarter of that: ten standard deviations, not forty.
+    """
+    return tuple(x for x in breaks(phi, reach(phi, radius / 4)) if abs(x) <= radius)
+
+
+def window_edges(phi: Activation, order: int, std: float) -> tuple[float, ...]:
+    r"""Edges that resolve the density, as far out as $\varphi^{(k)}(s\xi)$ has weight under it.
+
+    Raises:
+        AccuracyError: If the function grows too fast to be integrated at this scale.
+    """
+    reach(phi, 1.0)  # sees that the user's function is one, before it is evaluated
+    for window in _WIDER:
+        xi = torch.linspace(-window, window, 161, dtype=torch.float64)
+        weight = phi.derivative(std * xi, order) ** 2 * torch.exp(-(xi**2) / 2)
+        ends = torch.maximum(weight[0], weight[-1])
+        if bool(weight.isfinite().all() & (ends <= _BEYOND * weight.max())):
+            panels = math.ceil(window / _PANEL)
+            return tuple(window * k / panels for k in range(-panels, panels + 1))
+    raise AccuracyError(
+        f"{phi!r} grows too fast to be integrated under a Gaussian of standard deviation {std:.6g}"
+    )
+
+
+def panel_nodes(cuts: Tensor, density_edges: tuple[float, ...]) -> Nodes:
+    """The nodes of panels with the given edges and those that resolve the density.
+
+    Args:
+        cuts: Edges in standard deviations, unsorted; infinite ones are ignored; (rows, edges).
+        density_edges: Edges that resolve the rest of the integrand.
+    """
+    low, high = density_edges[0], density_edges[-1]
+    fixed = cuts.new_tensor(density_edges).expand(cuts.shape[0], -1)
+    every = torch.cat([cuts.nan_to_num(high, high, low).clamp(low, high), fixed], dim=1)
+    every = every.sort(dim=1).values
+    width = every.diff(dim=1)
+    row, panel = (width > 0).nonzero(as_tuple=True)
+    half = width[row, panel] / 2
+    nodes = gauss_legendre(ORDER)[0].to(cuts.device)
+    return Nodes(row, half, torch.addcmul(every[row, panel, None], half[:, None], 1 + nodes))

@@ -24,8 +24,7 @@ from torch import Tensor
 from shoal.activations import Activation
 from shoal.activations.panels import gauss_legendre
 from shoal.core.caches import cached
-from shoal.gaussian.broken_lines import broken_line
-from shoal.gaussian.closed_forms import closed_dual, closed_form
+from shoal.gaussian.closed_forms import BrokenLine, closed_dual, dual_form
 from shoal.gaussian.grids import can_grid, grid
 from shoal.gaussian.mixed import mixed_dual_at_angle
 from shoal.gaussian.moments import mean as activation_mean
@@ -133,11 +132,13 @@ def section(phi: Activation, variance: float) -> Section:
 
 def _duals(phi: Activation, variance: Tensor) -> Callable[[Tensor], Tensor]:
     """Both duals as functions of the angle. shape: (2, n)."""
-    orders, closed = ((0, 0), (1, 1)), closed_form(phi)
+    orders, closed = ((0, 0), (1, 1)), dual_form(phi)
 
     def in_closed_form(angle: Tensor) -> Tensor:
         assert closed is not None
         a = variance.expand_as(angle)
+        if isinstance(closed, BrokenLine):
+            return closed.at_angles(a, a, angle)
         triple = a, a, a * angle.cos()
         return torch.stack([closed_dual(closed, order, *triple) for order in (0, 1)])
 
@@ -152,9 +153,6 @@ def _duals(phi: Activation, variance: Tensor) -> Callable[[Tensor], Tensor]:
 
     if closed is not None:
         return in_closed_form
-    line = broken_line(phi)
-    if line is not None:
-        return lambda angle: line.duals(*(variance.expand_as(angle),) * 2, angle)
     return on_grid if can_grid(phi, orders, float(variance)) else in_panels
 
 

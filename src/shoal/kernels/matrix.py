@@ -22,12 +22,10 @@ from shoal.kernels.arguments import (
     with_arrays,
     work_space,
 )
-from shoal.kernels.function import KernelFunction, chosen_kernels, with_bias_features
+from shoal.kernels.function import KernelFunction, chosen_kernels
 from shoal.kernels.gradient import Pull, Upstream, differentiable, pull
 from shoal.kernels.images.function import ImageKernels
 from shoal.kernels.plan import FEW_PAIRS, Plan
-
-_SMALL = 1 << 17  # entries that cost no more than the calls for a few matrices
 
 
 @in_standard_settings
@@ -114,29 +112,7 @@ def matrices(function: KernelFunction, first: Tensor, second: Tensor | None, wor
     if not first.numel() or not (second is None or second.numel()):
         shape = (*batch, first.shape[-2], (first if second is None else second).shape[-2])
         return Kernels(first.new_zeros(shape), first.new_zeros(shape))
-    function, first, second = with_bias_features(function, first, second)
-    together = work.memory is None and _small(function, first, second)
-    if together:
-        first = first.flatten(0, -2)
-        second = None if second is None else second.flatten(0, -2)
-    result = differentiable(partial(_run, function, work), function, first, second)
-    return Kernels(*(_own_blocks(k, batch) for k in result)) if together else result
-
-
-def _small(function: KernelFunction, first: Tensor, second: Tensor | None) -> bool:
-    """Whether matrices of a batch are so small that one of all their inputs costs less."""
-    rows = math.prod(first.shape[:-1])
-    columns = rows if second is None else math.prod(second.shape[:-1])
-    most = _SMALL if function.architecture.positively_homogeneous else FEW_PAIRS
-    return first.ndim > 2 and rows * columns <= most
-
-
-def _own_blocks(matrix: Tensor, batch: tuple[int, ...]) -> Tensor:
-    """The blocks of a batch's members in the matrix of all inputs. shape: (*batch, n, m)."""
-    size = math.prod(batch)
-    rows, columns = (extent // size for extent in matrix.shape)
-    blocks = matrix.view(size, rows, size, columns).diagonal(dim1=0, dim2=2).movedim(-1, 0)
-    return blocks.reshape(*batch, rows, columns)
+    return differentiable(partial(_run, function, work), function, first, second)
 
 
 def _empty(shape: tuple[int, ...], like: Tensor) -> Tensor:

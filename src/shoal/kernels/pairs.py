@@ -12,7 +12,7 @@ from shoal.activations import Activation
 from shoal.activations.closed_forms import correlation
 from shoal.gaussian import dual, dual_derivative
 from shoal.gaussian.domain import within_bound
-from shoal.gaussian.duals import Duals
+from shoal.gaussian.dual import Duals
 from shoal.gaussian.moments import mean as activation_mean
 from shoal.gaussian.moments import mean_square, slope_square
 from shoal.kernels.fixed_points import solve

@@ -5,18 +5,16 @@ from typing import Any
 
 import torch
 
-from shoal.architectures import ConvResNet
 from shoal.core.exceptions import AccuracyError
 from shoal.core.settings import in_standard_settings
-from shoal.kernels.arguments import as_tensor, checked_image_samples, checked_samples
-from shoal.kernels.images.pixels import patch_grams
+from shoal.kernels.arguments import as_tensor, checked_samples
 
 _BLOCK = 1024  # rows of the Gram matrix at a time
 _PAIRS = 1 << 22  # numbers of the inputs whose pairs are decomposed together
 
 
 @in_standard_settings
-def pair_eigenvalue(x: Any, *, architecture: ConvResNet | None = None) -> float:
+def pair_eigenvalue(x: Any) -> float:
     r"""The least eigenvalue $\lambda$ of the Gram matrices of all pairs of different inputs.
 
     $$\lambda = \min_{i \ne j} \lambda_{\min} \begin{pmatrix} x_i^\top x_i & x_i^\top x_j \\
@@ -26,15 +24,8 @@ def pair_eigenvalue(x: Any, *, architecture: ConvResNet | None = None) -> float:
     $1 - |\cos\theta|$ of the pair that is closest to parallel. Du 2018 scales the
     residuals of a ``ResNet`` by $c_\lambda \lambda^{3/2}$ with a constant $c_\lambda < 1$.
 
-    For images, $x$ stands for the matrix of an image's patches, and the blocks are matrices with a
-    row and a column per pixel (Assumption 5.1). Their rank is at most the number of entries of a
-    patch: if that is below twice the number of pixels, as for all but tiny images with many
-    channels, the eigenvalue is zero, and the assumption does not hold.
-
     Args:
-        x: Inputs, of shape (n, p) with n at least 2: a tensor, or a NumPy array. With an
-            ``architecture``, images of shape (n, channels, pixels).
-        architecture: The convolutional network whose patches are meant.
+        x: Inputs, of shape (n, p) with n at least 2: a tensor, or a NumPy array.
 
     Raises:
         TypeError: If ``x`` is neither.
@@ -46,8 +37,6 @@ def pair_eigenvalue(x: Any, *, architecture: ConvResNet | None = None) -> float:
         >>> f"{shoal.kernels.pair_eigenvalue(x):.12f}"
         '0.200000000000'
     """
-    if architecture is not None:
-        return _patch_eigenvalue(architecture, x)
     points = checked_samples("x", as_tensor(x, "x")).detach().double()
     if points.dim() != 2 or len(points) < 2:
         raise ValueError(f"x must have shape (n, p) with n >= 2, got {tuple(points.shape)}")
@@ -68,23 +57,3 @@ def pair_eigenvalue(x: Any, *, architecture: ConvResNet | None = None) -> float:
         singular = torch.linalg.svdvals(pairs) if points.shape[1] > 1 else pairs.new_zeros(1, 1)
         least = min(least, float(singular[:, -1].min()) ** 2)
     return least
-
-
-def _patch_eigenvalue(architecture: ConvResNet, x: Any) -> float:
-    """The least eigenvalue of the Gram matrices of all pairs of images' patches."""
-    if not isinstance(architecture, ConvResNet):
-        raise TypeError(f"architecture must be a ConvResNet, got {architecture!r}")
-    images = checked_image_samples("x", as_tensor(x, "x"), architecture).detach()
-    if len(images) < 2:
-        raise ValueError(f"x must have at least two images, got shape {tuple(images.shape)}")
-    pixels, axes = images[0, 0].numel(), images.dim() - 2
-    if 2 * pixels > images.shape[1] * architecture.patch_size**axes:
-        return 0.0
-    own, least = patch_grams(architecture, images, images), math.inf
-    for i in range(1, len(images)):
-        crossed = patch_grams(architecture, images[i : i + 1].expand_as(images[:i]), images[:i])
-        upper = torch.cat([own[i : i + 1].expand_as(crossed), crossed], 2)
-        lower = torch.cat([crossed.mT, own[:i]], 2)
-        eigenvalues = torch.linalg.eigvalsh(torch.cat([upper, lower], 1))
-        least = min(least, float(eigenvalues.min()))
-    return max(0.0, least)

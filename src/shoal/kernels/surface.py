@@ -13,7 +13,6 @@ import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import NamedTuple, TypeAlias
 
 import torch
@@ -23,7 +22,6 @@ from shoal.activations import Activation
 from shoal.activations.panels import breaks, reach
 from shoal.core.caches import cached
 from shoal.core.exceptions import AccuracyError
-from shoal.gaussian.octaves import OCTAVE_EQUATIONS, SMALLEST, at_octaves, octave_series
 from shoal.kernels.angles import HalfAngle
 from shoal.kernels.arguments import CLOSE, Inputs
 from shoal.kernels.function import KernelFunction
@@ -46,7 +44,6 @@ _CHECKS = 6  # norms, off the grid, at which the error is measured, at as many a
 _MARGIN = 2  # degrees beyond those that the lines need
 _LEAST = 64  # pairs of norms in a surface, at least
 _CHEAP = 3  # equations of a surface, each of which costs no more than an entry alone
-_REPEATED = 2  # norms for one equation of a series, from which on it pays
 _FEW = 4096  # norms whose scalar equations are solved on the CPU: a GPU would wait for each step
 _GRID = 4  # ranges of norms end at multiples of 1/4 in log₂
 _NEARBY = 2  # variances are rounded to multiples of 1/2 in log₂ for degrees
@@ -160,42 +157,12 @@ def padded(coefficients: Tensor, size: int) -> Tensor:
     return torch.nn.functional.pad(coefficients, (0, size - coefficients.shape[-1]))
 
 
-def at_norms(
-    function: Callable[[Tensor], Tensor],
-    series: Callable[[tuple[int, ...]], Tensor | None],
-    norm: Tensor,
-) -> Tensor:
-    """Values of a function of squared norms, in float64, at some norms. shape: (n, ...).
-
-    Many norms are taken from series on octaves, which take fewer equations than the norms do.
-    """
-    distinct, inverse = norm.unique(return_inverse=True)
-    square, found = distinct**2, None
-    least, second, most = square[[0, min(1, len(square) - 1), -1]].tolist()
-    low = second if least < SMALLEST else least  # zero is no matter of octaves
-    octaves = math.frexp(most)[1] - math.frexp(low)[1] + 1
-    if len(distinct) > _REPEATED * OCTAVE_EQUATIONS * octaves:
-        found = at_octaves(series, function, square)
-    if found is None:
-        found = function(square.cpu() if len(square) <= _FEW else square)
-    return found.to(norm.device)[inverse]
-
-
 def diagonal(function: KernelFunction, norm: Tensor) -> Tensor:
     """Both kernels of each input with itself, given its norm in float64. shape: (2, n)."""
-    found = at_norms(partial(_own, function), partial(_own_series, function), norm)
-    return found.T.contiguous()
-
-
-def _own(function: KernelFunction, square: Tensor) -> Tensor:
-    """Both kernels of inputs with themselves, by their equations. shape: (n, 2)."""
-    return torch.stack(tuple(function.own(square)), 1)
-
-
-@cached
-def _own_series(function: KernelFunction, octaves: tuple[int, ...]) -> Tensor | None:
-    """The same as series on octaves of the squared norm. shape: (octaves, degree + 1, 2)."""
-    return octave_series(partial(_own, function), torch.abs, *octaves)
+    distinct, inverse = norm.unique(return_inverse=True)
+    square = distinct.cpu() ** 2 if len(distinct) <= _FEW else distinct**2
+    found = torch.stack(tuple(function.own(square)))
+    return found.to(norm.device)[:, inverse]
 
 
 def norm_span(norm: Tensor) -> Span:

@@ -4,30 +4,21 @@ from shoal.learning.curves import Check, LearningCurve, learning_curve
 from shoal.learning.decomposition import Decomposition
 from shoal.learning.flow import gradient_flow
 from shoal.learning.linear_training import GradientFlow, LinearTraining
-from shoal.learning.preconditioners import (
-    DiagonalPreconditioner,
-    EquivalentPreconditioner,
-    Nystrom,
-    Preconditioner,
-)
 from shoal.learning.regression import KernelRegression, LeaveOneOut, kernel_regression
 from shoal.learning.ridges import RidgePath, Selection, ridge_path, select
-from shoal.learning.systems import Cholesky, ConjugateGradients, Progress
+from shoal.learning.systems import Cholesky, ConjugateGradients, Nystrom, Progress
 
 __all__ = [
     "Check",
     "Cholesky",
     "ConjugateGradients",
     "Decomposition",
-    "DiagonalPreconditioner",
-    "EquivalentPreconditioner",
     "GradientFlow",
     "KernelRegression",
     "LearningCurve",
     "LeaveOneOut",
     "LinearTraining",
     "Nystrom",
-    "Preconditioner",
     "Progress",
     "RidgePath",
     "Selection",

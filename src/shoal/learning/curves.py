@@ -2,11 +2,7 @@ r"""Errors of kernel regression against the number of samples, predicted from th
 
 For eigenvalues $\lambda_i$ of the kernel's operator, a ridge regression on $n$ samples learns a
 share $L_i = \lambda_i/(\lambda_i + \kappa)$ of each component, with one effective regularization
-$\kappa$ (Simon et al. 2021). If only $m$ random features of the kernel are seen, they act on
-functions as samples act on features, so that
-$$\lambda = \kappa\,(n - \textstyle\sum_i L_i)(1 - \sum_i L_i/m),$$
-which is the pair of equations of Defilippis, Loureiro and Misiakiewicz (2024) without the square
-root that eliminates one of them; $m$ is infinite for the kernel itself.
+$\kappa$, where $\lambda = \kappa\,(n - \sum_i L_i)$ (Simon et al. 2021).
 
 Nothing of the operator need be known. With $G = (K + \delta I)^{-1}$ of the $N$ samples at hand,
 $\kappa = 1/\operatorname{tr} G$ and $\sum_i L_i = N - \delta \operatorname{tr} G$ belong to some
@@ -16,8 +12,8 @@ at $(N, \delta)$ is that of leaving out each sample.
 """
 
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -25,13 +21,13 @@ import scipy  # whose parts are imported where they are first used
 import torch
 from torch import Tensor
 
-from shoal.architectures import Architecture, ImageArchitecture, ImplicitArchitecture
+from shoal.architectures import Architecture
 from shoal.core.checks import integer, items, seeded
 from shoal.core.exceptions import AccuracyError
 from shoal.core.figures import Axes, Figure, empty_figure
 from shoal.core.settings import in_standard_settings
 from shoal.kernels import KernelFunction
-from shoal.learning.decomposition import Decomposition, decompose
+from shoal.learning.decomposition import EPS, Decomposition, decompose
 from shoal.learning.problem import Problem, Which
 from shoal.learning.ridges import Criterion, checked_criterion, path_of
 
@@ -39,7 +35,6 @@ _FEWEST = 32  # samples from which anything is predicted
 _MOST = 16  # times the samples, for default sizes
 _SHARES = (8, 4, 2)  # of the samples, on which predictions are checked
 _DRAWS = 8  # of the fluctuation of outputs
-_PEAK = 1e-12  # as many features as samples, and no ridge: the error has no bound
 _BLUE, _ORANGE, _GREEN, _GRAY = "#0072B2", "#E69F00", "#009E73", "#444444"
 
 
@@ -80,9 +75,7 @@ def learning_curve(
             a component whose eigenvalue is infinite.
         which: The kernel.
         trainable: Groups of parameters that the NTK counts; all by default.
-        width: For the CK, the width of a network whose readout alone is trained, with one hidden
-            layer or an equilibrium; errors are then means over networks too. Infinite by default.
-            For the NTK, see :func:`~shoal.kernels.kernel_function`.
+        width: See :func:`~shoal.kernels.kernel_function`.
         memory: Most bytes to use; see :func:`shoal.kernel_regression`.
         repeats: Number of random choices of samples that each check is a mean over.
         seed: Seed of these.
@@ -100,91 +93,87 @@ def learning_curve(
         >>> curve.test_error
         tensor([0.0177, 0.0136, 0.0121,    nan], dtype=torch.float64)
     """
-    finite = width is not None and which == "ck"
-    features = float(integer("width", width, at_least=1)) if finite else math.inf
     criterion = checked_criterion("ridge", ridge) if isinstance(ridge, str) else None
-    options: dict[str, Any] = {"trainable": trainable, "width": None if finite else width}
-    options["center"] = center
+    options: dict[str, Any] = {"trainable": trainable, "width": width, "center": center}
     first = 0.0 if isinstance(ridge, str) else ridge
     problem = Problem.of(architecture, x, y, first, which, memory, **options)
-    if finite:
-        _check_features(problem)
     integer("repeats", repeats, at_least=1)
     seeded("seed", seed)
     if problem.size < _FEWEST:
         raise ValueError(f"x must have at least {_FEWEST} samples, got {problem.size}")
-    asked = (
-        None
-        if sizes is None
-        else [integer("sizes", n, at_least=1 + center) for n in items("sizes", sizes)]
-    )
+    asked = None
+    if sizes is not None:
+        asked = [integer("sizes", n, at_least=1 + center) for n in items("sizes", sizes)]
     if asked == []:
         raise ValueError("sizes must have at least one number, got none")
     matrix, parts = decompose(problem)
     if not float(parts.values[-1]) > parts.rounding:
         raise AccuracyError("the kernel matrix is zero or constant: nothing is learned with it")
-    y, classes = problem.y, problem.classes is not None and problem.y.shape[1] > 1
-    chosen = path_of(parts, y).best(criterion) if criterion else problem.ridge
-    wide = Subsampling(parts, y, problem.mean, chosen, classes)
+    chosen = path_of(parts, problem.y).best(criterion) if criterion else problem.ridge
+    classes = problem.classes is not None and problem.y.shape[1] > 1
+    wide = Subsampling(parts, problem.y, problem.mean, chosen, classes)
+    return _curve(wide, _half(wide, matrix, seed), matrix, asked, repeats, seed)
+
+
+def _half(wide: "Subsampling", matrix: Tensor, seed: int) -> "Subsampling":
+    """The same of a random half of the samples; with both, any size can be predicted from."""
     generator = torch.Generator().manual_seed(seed)
-    some = torch.randperm(problem.size, generator=generator)[: problem.size // 2].to(y.device)
-    free = None if parts.free is None else torch.full_like(y[some, 0], len(some) ** -0.5)
-    part = Decomposition.of(matrix[some][:, some], free)
-    mean = y[some].mean(0) * center
-    half = Subsampling(part, y[some] - mean, problem.mean + mean, chosen, classes)
-    if min(wide.limit, half.limit) < 1 + center:
+    order = torch.randperm(wide.samples, generator=generator)
+    some = order[: wide.samples // 2].to(matrix.device)
+    free = torch.full_like(matrix[some, 0], len(some) ** -0.5) if wide.constants else None
+    mean = wide.targets[some].mean(0) * wide.constants
+    half = Subsampling(
+        Decomposition.of(matrix[some][:, some], free),
+        wide.targets[some] - mean,
+        wide.mean + mean,
+        wide.ridge,
+        wide.classes,
+    )
+    if min(wide.limit, half.limit) < 1 + wide.constants:
         raise AccuracyError(
-            f"the kernel matrix is singular within rounding: with a ridge of {chosen:g} not even "
-            f"{1 + center} samples can be predicted from; take a larger ridge"
+            f"the kernel matrix is singular within rounding: with a ridge of {wide.ridge:g} not "
+            f"even {1 + wide.constants} samples can be predicted from; take a larger ridge"
         )
+    return half
+
+
+def _curve(
+    wide: "Subsampling",
+    half: "Subsampling",
+    matrix: Tensor,
+    asked: list[int] | None,
+    repeats: int,
+    seed: int,
+) -> "LearningCurve":
+    """The predictions from all samples, and their checks on half of them and on fewer."""
+    least = 1 + wide.constants
     known = math.floor(min(wide.samples, wide.limit))
     largest = math.floor(min(wide.samples, half.limit))
-    checks = [
-        _check(matrix, wide, wide, max(1 + center, known // s), repeats, seed) for s in _SHARES
-    ]
+    checks = [_check(matrix, wide, wide, max(least, known // s), repeats, seed) for s in _SHARES]
     reach = [_check(matrix, wide, half, largest, repeats, seed)] if largest > half.samples else []
-    whole = replace(wide, width=features)
-    limit = whole.size_up_to(min(wide.limit, wide.samples * largest / half.samples))
+    limit = min(wide.limit, wide.samples * largest / half.samples)
     if asked is None:
-        asked = _default_sizes(min(limit, _MOST * wide.samples), 1 + center)
+        asked = _default_sizes(min(limit, _MOST * wide.samples), least)
     within = math.sqrt(sum(c.deviation**2 for c in checks) / len(checks))
     beyond = max([within, *(abs(c.deviation) for c in reach)])
     nothing = Prediction(*(math.nan,) * 5)
-    rows = [whole.predict(size, seed) if size <= limit else nothing for size in asked]
+    rows = [wide.predict(size, seed) if size <= limit else nothing for size in asked]
     test, bias, train, deviation, rate = torch.tensor(rows, dtype=torch.float64).unbind(1)
-    count = torch.tensor(asked, dtype=torch.float64)
-    misfit = torch.where(count <= whole.size_up_to(wide.samples), within, beyond) * test
+    sizes = torch.tensor(asked)
+    misfit = torch.where(sizes <= wide.samples, within, beyond) * test
     return LearningCurve(
-        torch.tensor(asked),
-        chosen,
+        sizes,
+        wide.ridge,
         test,
         bias,
         test - bias,
         train,
-        rate if classes else None,
+        rate if wide.classes else None,
         torch.hypot(deviation, misfit),
         limit,
         wide.samples,
         (*checks, *reach),
     )
-
-
-def _check_features(problem: Problem) -> None:
-    """Refuse networks of finite width about which no theory is known."""
-    architecture = problem.function.architecture
-    of_images = isinstance(architecture, ImageArchitecture)
-    if of_images:
-        raise ValueError(
-            "width is for vectors: features of images are of channels and pixels, and not "
-            f"drawn independently, got {architecture!r}"
-        )
-    layers = getattr(architecture, "activations", (None, None))
-    if not isinstance(architecture, ImplicitArchitecture) and len(layers) != 1:
-        raise ValueError(
-            "width is for one hidden layer or an equilibrium, since features of more layers depend "
-            f"on each other, got {architecture!r}; with features of the layers below as x, give "
-            "the last layer"
-        )
 
 
 def _default_sizes(limit: float, least: int) -> list[int]:
@@ -194,70 +183,6 @@ def _default_sizes(limit: float, least: int) -> list[int]:
         return list(range(least, top + 1))
     steps = math.ceil(4 * math.log2(top / 16))
     return sorted({*(round(16 * (top / 16) ** (k / steps)) for k in range(steps + 1)), top})
-
-
-class Learned(NamedTuple):
-    r"""Sums over components at one effective regularization.
-
-    Attributes:
-        freedom: $\sum_i L_i$.
-        squares: $\sum_i L_i^2$.
-        bias: $\sum_i (1 - L_i)^2 v_i^2 + \sigma^2$, the error of the mean predictor for a target
-            with coefficients $v_i$ and noise of variance $\sigma^2$.
-        cross: $\sum_i L_i (1 - L_i) v_i^2$, by which features differ.
-        constants: Components that cost nothing, $L_i = 1$, and take no feature.
-    """
-
-    freedom: float
-    squares: float
-    bias: float
-    cross: float
-    constants: int = 0
-
-    def test_error(self, size: int, width: float) -> float:
-        """The error on new samples, a mean over training sets, and over networks of the width."""
-        first, second = self.freedom - self.constants, self.squares - self.constants
-        few = (first - second) / (width - second)
-        spread = (1 - first / width) ** 2 * second / (1 - second / width)
-        overlap = (first**2 / width + spread + self.constants) / size
-        return (self.bias + few * self.cross) / max(1 - overlap, _PEAK)
-
-
-def solve_regularization(
-    learned: Callable[[float], tuple[float, float]],
-    low: float,
-    size: int,
-    ridge: float,
-    width: float,
-    constants: int = 0,
-) -> float:
-    r"""The place, from ``low`` on, at which $\kappa$ is that of a regression.
-
-    Args:
-        learned: $\sum_i L_i$ and $1/\kappa$ at a place; both fall.
-        low: The first place; the answer, if the regression learns more than at any.
-        size: $n$.
-        ridge: $\lambda$.
-        width: $m$.
-        constants: Components that take no feature.
-    """
-
-    def excess(place: float) -> float:
-        freedom, inverse = learned(place)
-        return ridge * inverse - (size - freedom) * (1 - (freedom - constants) / width)
-
-    full = _falling_root(lambda place: learned(place)[0] - min(size, width + constants), low)
-    return _falling_root(excess, full) if ridge > 0 else full
-
-
-def _falling_root(function: Callable[[float], float], low: float) -> float:
-    """The place where a function falls to zero, or ``low`` if it is not above zero there."""
-    if function(low) <= 0:
-        return low
-    top = 2 * low or 1.0
-    while function(top) > 0:
-        top *= 16
-    return float(scipy.optimize.brentq(function, low, top, xtol=1e-300, rtol=1e-12, maxiter=1000))
 
 
 class Prediction(NamedTuple):
@@ -288,7 +213,6 @@ class Subsampling:
         mean: That mean, or zeros. shape: (q,)
         ridge: Ridge of the regressions.
         classes: Whether the largest target of a sample is its class.
-        width: Number of random features in the place of the kernel.
     """
 
     parts: Decomposition
@@ -296,7 +220,6 @@ class Subsampling:
     mean: Tensor
     ridge: float
     classes: bool
-    width: float = math.inf
 
     @property
     def samples(self) -> int:
@@ -305,7 +228,7 @@ class Subsampling:
 
     @property
     def constants(self) -> int:
-        """One if a constant is fitted, which features are not needed for."""
+        """One if a constant is fitted."""
         return self.samples - len(self.parts.values)
 
     @cached_property
@@ -319,37 +242,29 @@ class Subsampling:
 
     @property
     def limit(self) -> float:
-        """The largest size that a ridge on all samples corresponds to, without a width."""
-        return self._kernel_size(self.least)
+        """The largest size that a ridge on all samples corresponds to."""
+        return self._size(self.least)
 
-    def size_up_to(self, limit: float) -> float:
-        """The largest size from which as much is learned as from so many without a width."""
-        if math.isinf(self.width):
-            return limit
-        other = _falling_root(lambda place: self._kernel_size(place) - limit, self.least)
-        freedom, trace = self._learned(other)
-        features = freedom - self.constants
-        if features >= self.width:
-            return math.inf
-        return freedom + self.ridge * trace / (1 - features / self.width)
-
-    def _learned(self, other: float) -> tuple[float, float]:
-        """Degrees of freedom, and the inverse of the effective regularization."""
-        trace = float((1 / (self.parts.values + other)).sum())
-        return self.samples - other * trace, trace
-
-    def _kernel_size(self, other: float) -> float:
-        """The number of samples that corresponds to another ridge on all, without a width."""
-        freedom, trace = self._learned(other)
-        return freedom + self.ridge * trace
+    def _size(self, other: float) -> float:
+        r"""The number of samples, $N + (\lambda - \delta)\operatorname{tr} G$, for a ridge."""
+        return self.samples + (self.ridge - other) * float((1 / (self.parts.values + other)).sum())
 
     def other_ridge(self, size: int) -> float:
         """The ridge on all samples that corresponds to a number of samples, up to the limit."""
-        if size == self.samples and math.isinf(self.width) and self.ridge >= self.least:
+        if size == self.samples and self.ridge >= self.least:
             return self.ridge
-        return solve_regularization(
-            self._learned, self.least, size, self.ridge, self.width, self.constants
-        )
+
+        def excess(other: float) -> float:
+            return self._size(other) - size
+
+        low = self.least
+        if excess(low) <= 0:
+            return low
+        top = 2 * low or 1.0
+        while excess(top) > 0:
+            top *= 16
+        root = scipy.optimize.brentq(excess, low, top, xtol=1e-300, rtol=1e-12, maxiter=1000)
+        return float(root)
 
     def predict(self, size: int, seed: int) -> Prediction:
         """Errors with a number of samples, up to the limit."""
@@ -362,23 +277,15 @@ class Subsampling:
         squares = errors.square().mean(1)
         mean = float(squares.mean())
         here = float(relative.sum() ** 2 / relative.square().sum()) / self.samples
-        freedom, trace = self._learned(other)
         bias = here * mean
-        cross = max(0.0, float((self.targets * errors).mean()) - bias)
-        learned = Learned(freedom, self.samples * (1 - here), bias, cross, self.constants)
-        test = learned.test_error(size, self.width)
-        residual = self.ridge if math.isinf(self.width) else (size - freedom) / trace
-        fitted = float((residual * self.samples / size * alpha).square().mean())
+        test = bias / max(1 - self.samples * (1 - here) / size, EPS)
+        fitted = float((self.ridge * self.samples / size * alpha).square().mean())
         spread = float((squares / mean).std()) if mean > 0 else 0.0
         deviation = test * spread / math.sqrt(_independent(relative))
         rate = math.nan
         if self.classes:
-            known = mean * (1 - here)  # the variance with all samples
-            extra = test - bias - known
-            of_samples = learned.test_error(size, math.inf) - bias - known
-            of_samples = extra if math.isinf(self.width) else min(max(of_samples, 0.0), extra)
-            moves = (of_samples, extra - of_samples)
-            rate = self._rate(inverse, diagonal, errors, here, moves, seed)
+            extra = test - mean  # in variance, beyond that of training sets of all samples
+            rate = self._rate(inverse, diagonal, errors, here, extra, seed)
         train = test / mean * fitted if mean > 0 else 0.0
         return Prediction(test, bias, train, deviation, rate)
 
@@ -388,37 +295,28 @@ class Subsampling:
         diagonal: Tensor,
         errors: Tensor,
         here: float,
-        extra: tuple[float, float],
+        extra: float,
         seed: int,
     ) -> float:
-        r"""The share that is classified wrong, with more variance from samples and from features.
+        r"""The share that is classified wrong, with more variance between training sets.
 
         A sample is predicted by $-\sum_{j \ne i} G_{ij} y_j/G_{ii}$ without it. Errors of random
         signs in the place of targets make the fluctuation between training sets, with weights and
-        classes as they are. Networks differ by a covariance $\sum_i L_i (1 - L_i) v_i v_i^T$
-        between outputs.
+        classes as they are.
         """
-        mean, targets = float(errors.square().mean()), self.targets
-        if sum(extra) < -1e-6 * mean:  # larger sets fluctuate less, which cannot be added
+        mean = float(errors.square().mean())
+        if extra < -1e-6 * mean:  # larger sets fluctuate less, which cannot be added
             return math.nan
-        values, right = targets + self.mean - errors, (targets + self.mean).argmax(1)
+        values, right = self.targets + self.mean - errors, (self.targets + self.mean).argmax(1)
         generator = torch.Generator().manual_seed(seed)
         known = mean * (1 / here - 1)  # the variance of the errors of random signs
-        scale = math.sqrt(max(extra[0], 0.0) / known) if known > 0 else 0.0
+        scale = math.sqrt(max(extra, 0.0) / known) if known > 0 else 0.0
         rates = []
         for _ in range(_DRAWS):
             sign = 2 * torch.randint(0, 2, (len(errors), 1), generator=generator) - 1
             random, vectors = sign.to(errors) * errors, self.parts.vectors
             moved = vectors @ (inverse[:, None] * (vectors.T @ random)) / diagonal - random
-            outputs = values + scale * moved
-            if extra[1] > 0:
-                moments = targets.T @ errors - here * errors.T @ errors
-                squares, axes = torch.linalg.eigh(moments + moments.T)
-                squares = squares.clamp_min(0.0)
-                root = axes * (squares / squares.mean()).sqrt() if squares[-1] > 0 else 0 * axes
-                normal = torch.randn(errors.shape, generator=generator, dtype=torch.float64)
-                outputs = outputs + math.sqrt(extra[1]) * normal.to(errors) @ root.T
-            rates.append(float((outputs.argmax(1) != right).double().mean()))
+            rates.append(float(((values + scale * moved).argmax(1) != right).double().mean()))
         return sum(rates) / _DRAWS
 
 

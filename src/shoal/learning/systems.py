@@ -13,14 +13,22 @@ from shoal.core.exceptions import ConvergenceError
 from shoal.core.measuring import now
 from shoal.core.processes import Processes
 from shoal.learning.decomposition import ShiftedDecomposition
-from shoal.learning.preconditioners import DiagonalPreconditioner, Nystrom, Preconditioner
 from shoal.learning.problem import Problem
-from shoal.numerics import CholeskyFactor, DiagonalOperator, LinearSolve, conjugate_gradients
+from shoal.numerics import (
+    CholeskyFactor,
+    DiagonalOperator,
+    LinearSolve,
+    LowRankPlusIdentity,
+    conjugate_gradients,
+)
 from shoal.numerics.krylov import Invertible, Map
 
 _LEAST = 2**21  # bytes with which strips of a matrix are still worth their while
 _REFINEMENTS = 1000  # most steps with a factor; more than a few mean that it is useless
 _BLOCK = {"cpu": 2**28, "cuda": 2**32}  # most bytes for work with new inputs
+_COLUMN_ROWS = 2**13  # of a preconditioner that are made together
+_JITTER = 1e-10  # relative to the diagonal
+_ROUNDING = 1e-12  # eigenvalues, relative to the largest, that are rounding
 _WORK = {"cpu": 2**29, "cuda": 6 * 2**30}  # for strips and panels, besides the matrix
 
 
@@ -249,12 +257,77 @@ class Cholesky:
 
 
 @dataclass(frozen=True)
+class Nystrom:
+    r"""The kernel projected to random samples, plus $\lambda$ and the mean of the remainder.
+
+    Args:
+        rank: Number of samples; at most all.
+        seed: Seed of their choice.
+        precision: The dtype of its columns. With ``torch.float16`` ten thousand of them for a
+            million samples take 20 GB, and the preconditioner is as good: rounded columns give
+            another matrix of the same kind, whose inverse is exact.
+
+    Example:
+        >>> import shoal
+        >>> shoal.learning.ConjugateGradients(shoal.learning.Nystrom(2000)).preconditioner
+        Nystrom(rank=2000, seed=0, precision=torch.float64)
+    """
+
+    rank: int = 1000
+    _: KW_ONLY
+    seed: int = 0
+    precision: torch.dtype = torch.float64
+
+    name: ClassVar[str] = "nystrom"
+
+    def __post_init__(self) -> None:
+        for name, least in (("rank", 1), ("seed", 0)):
+            object.__setattr__(self, name, integer(name, getattr(self, name), at_least=least))
+        if self.precision not in (torch.float16, torch.float32, torch.float64):
+            raise ValueError(
+                "precision must be torch.float16, torch.float32 or torch.float64, "
+                f"got {self.precision!r}"
+            )
+
+    def operator(self, problem: Problem, memory: int) -> LowRankPlusIdentity:
+        r"""The projection $FF^T$, where $F = K_{nm} L^{-T}$ with $LL^T = K_{mm}$.
+
+        Columns are those of the kernel divided by its largest entry, which half precision has
+        room for.
+        """
+        x, largest = problem.x, float(problem.diagonal.max()) or 1.0
+        generator = torch.Generator().manual_seed(self.seed)
+        places = torch.randperm(len(x), generator=generator)[: self.rank]
+        chosen = x[places.to(x.device)]
+        small = problem.cross(chosen, None, memory, shared=False).to_dense()
+        small.diagonal().add_(_JITTER * largest)  # equal samples do no harm
+        factor, width = torch.linalg.cholesky(small), len(chosen)
+        columns = torch.empty(len(x), width, dtype=self.precision, device=x.device)
+        gram = torch.zeros(width, width, dtype=torch.float64, device=x.device)
+        step = max(1, min(_COLUMN_ROWS, memory // (64 * width)))
+        for start in range(0, len(x), step):
+            rows = slice(start, start + step)
+            cross = problem.cross(x[rows], chosen, memory // 2, shared=False).to_dense()
+            features = torch.linalg.solve_triangular(factor, cross.T, upper=False).T
+            columns[rows] = features / largest**0.5
+            rounded = columns[rows].double()
+            gram.addmm_(rounded.T, rounded)
+        left = float(problem.diagonal.sum() / largest - gram.trace()) / len(x)
+        shift = max(max(left, 0.0) + problem.ridge / largest, _ROUNDING * float(gram.trace()))
+        return LowRankPlusIdentity(columns, gram, shift or 1.0, largest)  # of zeros: any shift
+
+    def size_in_bytes(self, problem: Problem) -> int:
+        """The columns, and small matrices."""
+        width = min(self.rank, problem.size)
+        return self.precision.itemsize * problem.size * width + 4 * 8 * width**2
+
+
+@dataclass(frozen=True)
 class ConjugateGradients:
     r"""Iterate with products, for which the matrix need not exist as a whole.
 
     Args:
-        preconditioner: :class:`Nystrom`, :class:`EquivalentPreconditioner`,
-            :class:`DiagonalPreconditioner`, or ``None``.
+        preconditioner: A :class:`Nystrom`, or ``None``.
         tolerance: Largest $\|y - (K + \lambda I)\alpha\| / \|y\|$ of each column.
         max_steps: Most steps.
         precision: The dtype in which the matrix is kept and multiplied. With ``torch.float32``
@@ -271,7 +344,7 @@ class ConjugateGradients:
         1000
     """
 
-    preconditioner: Preconditioner | None = field(default_factory=Nystrom)
+    preconditioner: Nystrom | None = field(default_factory=Nystrom)
     _: KW_ONLY
     tolerance: float = 1e-6
     max_steps: int = 1000
@@ -280,10 +353,10 @@ class ConjugateGradients:
     name: ClassVar[Literal["cg"]] = "cg"
 
     def __post_init__(self) -> None:
-        if self.preconditioner is not None and not isinstance(self.preconditioner, Preconditioner):
+        if not isinstance(self.preconditioner, Nystrom | None):
             raise TypeError(
-                "preconditioner must be None or one such as shoal.learning.Nystrom(rank=1000), "
-                f"got {self.preconditioner!r}"
+                "preconditioner must be None or a shoal.learning.Nystrom such as "
+                f"Nystrom(rank=1000), got {self.preconditioner!r}"
             )
         integer("max_steps", self.max_steps, at_least=1)
         _check(self.precision, self.tolerance)
@@ -315,8 +388,8 @@ class ConjugateGradients:
     def check_room(self, problem: Problem) -> None:
         """Refuse a problem that has too little memory."""
         strips = max(_LEAST, 64 * problem.size)  # a few rows at once, or one
-        near = self.preconditioner or DiagonalPreconditioner()
-        least = near.size_in_bytes(problem) + 4 * strips
+        near = self.preconditioner
+        least = 4 * strips + (0 if near is None else near.size_in_bytes(problem))
         if problem.memory < least:
             words = math.ceil((least + problem.data_bytes) / 2**20)
             raise ValueError(

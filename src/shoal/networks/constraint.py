@@ -12,14 +12,13 @@ Groups act on channels of their own: the norm is the largest of theirs.
 """
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
-from torch.nn.utils import parametrize
 from torch.utils.hooks import RemovableHandle
 
 from shoal.core.checks import instance, items, real
@@ -32,6 +31,8 @@ from shoal.networks.network import Network
 _SLACK = 0.02  # how far below the bound weights are moved, so that not every step must do so
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, *_TRANSPOSED)
+
+_Gain = tuple[Callable[[], list[Tensor]], GainBound]  # of one or several weights, as they are now
 
 
 class GainConstraint:
@@ -98,52 +99,29 @@ class GainConstraint:
     ) -> None:
         self.network = network
         self.max_gain = real("max_gain", max_gain, above=0)
-        self._single: list[tuple[_LinearWeight, GainBound]] = []
-        self._loop: GainBound | None = None
-        if isinstance(network, EquilibriumNetwork):
-            if weights is not None:
-                raise ValueError(f"weights must be None for a network of build, got {weights!r}")
-            self._loop = _loop_gain(network)
+        if not isinstance(network, EquilibriumNetwork):
+            self._gains = _module_gains(_module(network), weights)
+        elif weights is None:
+            self._gains = [_loop_gain(network)]
         else:
-            for weight in _linear_weights(_module(network), weights):
-                bound = GainBound([weight.factor], [MatrixNorm(weight.groups)], name=weight.name)
-                self._single.append((weight, bound))
+            raise ValueError(f"weights must be None for a network of build, got {weights!r}")
 
     @torch.no_grad()
     def apply(self) -> float:
         """Scale weights down that need it; returns a certified bound of the gain or norms."""
-        if self._loop is not None:
-            assert isinstance(self.network, EquilibriumNetwork)
-            return self._keep([weight for _, weight in self.network.recurrent_layers], self._loop)
-        return max(self._keep([weight.read()], gain) for weight, gain in self._single)
+        return max(self._keep(read(), gain) for read, gain in self._gains)
 
     def _keep(self, weights: list[Tensor], gain: GainBound) -> float:
         """Scale weights down if they need it; returns a certified bound of their gain."""
-        bound = gain.upper(weights, self.max_gain)
+        bound, slack = gain.upper(weights, self.max_gain), _SLACK
         if not math.isfinite(bound):
             raise ValueError(f"{gain.name} must have a finite norm, got {bound}")
-        if bound > self.max_gain:
-            bounds = self._scale_down(weights, gain)
-            gain.learn(weights, bounds)
-            bound = math.prod(bounds)
-        return bound
-
-    def _scale_down(self, weights: list[Tensor], gain: GainBound) -> list[float]:
-        """Scale weights whose gains have bounds that are too large; returns the new bounds."""
-        bounds, slack = [bound for _, bound in gain.known], _SLACK
-        # rounding adds at most ε‖W‖_F ≤ ε√m‖W‖ to the norm of a matrix; mostly that is little
-        drift = max(norm.drift for norm in gain.norms)
-        rounding = drift * math.sqrt(len(weights[0])) * torch.finfo(weights[0].dtype).eps
-        while (product := math.prod(bounds)) > self.max_gain:
-            factor = ((1 - slack) * self.max_gain / product) ** (1 / len(weights))
+        while bound > self.max_gain:
+            factor = ((1 - slack) * self.max_gain / bound) ** (1 / len(weights))
             for weight in weights:
                 weight.mul_(factor)
-            bounds = [bound * factor * (1 + 2 * rounding) for bound in bounds]
-            if math.prod(bounds) > self.max_gain or weights[0].dtype.itemsize < 4:
-                # the worst case is too bad, or small numbers lose more: measure the result
-                bounds = gain.measure(weights)
-                slack = min(2 * slack, 0.5)
-        return bounds
+            bound, slack = gain.upper(weights, self.max_gain), min(2 * slack, 0.5)
+        return bound
 
     def attach(self, optimizer: torch.optim.Optimizer) -> RemovableHandle:
         """Apply the constraint now and after every step of an optimizer, until removed."""
@@ -152,20 +130,18 @@ class GainConstraint:
         return optimizer.register_step_post_hook(lambda *_: (self.apply(), None)[1])
 
 
-def _loop_gain(network: EquilibriumNetwork[Any]) -> GainBound:
+def _loop_gain(network: EquilibriumNetwork[Any]) -> _Gain:
     """The gain of a network's recurrent layers, or an error if it cannot be bounded."""
-    layers = [layer for layer, _ in network.recurrent_layers]
     gain = network.gain_bound()
-    if math.inf in gain.factors:
-        activation = layers[gain.factors.index(math.inf)].activation
-        raise ValueError(f"network must have a Lipschitz activation, got {activation!r}")
-    tensors = {id(tensor) for tensor in (*network.parameters(), *network.buffers())}
-    if not all(id(weight) in tensors for _, weight in network.recurrent_layers):
-        raise ValueError(
-            "network must have recurrent weights that are parameters themselves, got some that are "
-            "computed from others by a parametrization; remove it"
-        )
-    return gain
+    for factor, (layer, weight) in zip(gain.factors, network.recurrent_layers, strict=True):
+        if factor == math.inf:
+            raise ValueError(f"network must have a Lipschitz activation, got {layer.activation!r}")
+        if not any(weight is tensor for tensor in (*network.parameters(), *network.buffers())):
+            raise ValueError(
+                "network must have recurrent weights that are parameters themselves, got some that "
+                "are computed from others by a parametrization; remove it"
+            )
+    return lambda: [weight for _, weight in network.recurrent_layers], gain
 
 
 def _module(network: object) -> nn.Module:
@@ -179,96 +155,73 @@ def _module(network: object) -> nn.Module:
     return module
 
 
-@dataclass(frozen=True)
-class _LinearWeight:
-    """A weight whose norm as a matrix, times a factor, bounds that of the map it makes.
-
-    Attributes:
-        owner: The module that has it.
-        attribute: Its name there.
-        name: Its name in the whole.
-        factor: The factor.
-        groups: The number of matrices, one below the other, that it consists of.
-    """
-
-    owner: nn.Module
-    attribute: str
-    name: str
-    factor: float = 1.0
-    groups: int = 1
-
-    def read(self) -> Tensor:
-        """The weight, as it is now."""
-        found: Tensor = getattr(self.owner, self.attribute)
-        return found
-
-
-def _linear_weights(module: nn.Module, patterns: object) -> list[_LinearWeight]:
-    """The weights of linear and convolutional layers, and named matrices; shared ones once.
+def _module_gains(module: nn.Module, patterns: object) -> list[_Gain]:
+    """The norms of linear and convolutional layers, and of named matrices; shared ones once.
 
     Args:
         module: The module that has them.
         patterns: Names of weights or of modules, one or several, with ``*`` for anything; all
             linear and convolutional layers by default.
     """
-    wanted = None
+    known = (nn.Linear, *_CONVOLUTIONS)
+    layers = {
+        f"{path}.weight" if path else "weight": layer
+        for path, layer in module.named_modules()
+        if isinstance(layer, known)
+    }
+    parameters = dict(module.named_parameters())
+    names = dict.fromkeys(layers)
     if patterns is not None:
-        wanted = (patterns,) if isinstance(patterns, str) else items("weights", patterns, "names")
-        if not wanted or not all(isinstance(pattern, str) for pattern in wanted):
-            raise TypeError(f"weights must be names of weights, got {patterns!r}")
-    found = list(_of_layers(module, wanted))
-    if wanted is not None:
-        known = {id(weight.read()) for weight in found}
-        found += _matrices(module, wanted, known)
-        for pattern in wanted:
-            if not any(is_named(weight.name, pattern) for weight in found):
-                names = [name for name, p in module.named_parameters() if p.dim() >= 2]
-                raise ValueError(
-                    "weights must name linear or convolutional weights, or matrices, of the "
-                    f"network, got {pattern!r}; there are {', '.join(names) or 'none'}"
-                )
-    if not found:
-        raise ValueError("network must have a linear or convolutional layer, got none")
-    several: dict[tuple[int, int], _LinearWeight] = {}
-    for weight in sorted(found, key=lambda one: one.factor):  # the largest factor counts
-        several[id(weight.read()), weight.groups] = weight
-    return list(several.values())
-
-
-def _of_layers(module: nn.Module, wanted: Sequence[str] | None) -> Iterator[_LinearWeight]:
-    for path, layer in module.named_modules():
-        name = f"{path}.weight" if path else "weight"
-        if not isinstance(layer, (nn.Linear, *_CONVOLUTIONS)):
-            continue
-        if wanted is not None and not any(is_named(name, pattern) for pattern in wanted):
-            continue
-        parameters = {key for key, _ in layer.named_parameters(recurse=False)}
-        if parametrize.is_parametrized(layer, "weight") or "weight" not in parameters:
+        matrices = [n for n, p in parameters.items() if p.dim() >= 2 or n in layers]
+        names = _named({**dict.fromkeys(matrices), **names}, patterns)
+    found: dict[tuple[int, int], tuple[float, _Gain]] = {}
+    for name in names:
+        layer = layers.get(name)
+        factor, groups = 1.0, 1
+        path, _, attribute = name.rpartition(".")
+        owner = module.get_submodule(path)
+        if attribute not in dict(owner.named_parameters(recurse=False)) or "parametriz" in path:
             raise ValueError(
                 f"weights must be parameters themselves, got {name!r}, which is computed from "
-                "others by a parametrization; leave it out, or remove the parametrization"
+                "others, or others are from it, by a parametrization; leave it out, or remove the "
+                "parametrization"
             )
-        if isinstance(layer.weight, UninitializedParameter):
+        weight: Tensor = getattr(owner, attribute)
+        if isinstance(weight, UninitializedParameter):
             raise TypeError(f"weights must have values, got {name!r} of a lazy layer")
-        if isinstance(layer, nn.Linear):
-            yield _LinearWeight(layer, "weight", name)
-        else:
-            yield _LinearWeight(layer, "weight", name, _patch_factor(layer), layer.groups)
-
-
-def _matrices(module: nn.Module, wanted: Sequence[str], known: set[int]) -> Iterator[_LinearWeight]:
-    """Other parameters that are named and are matrices; vectors, such as biases, are left out."""
-    for name, parameter in module.named_parameters():
-        meant = any(is_named(name, pattern) for pattern in wanted)
-        if id(parameter) in known or not meant or parameter.dim() < 2:
-            continue
-        path, _, attribute = name.rpartition(".")
-        if parameter.dim() > 2 or "parametrizations" in path.split("."):
+        if isinstance(layer, _CONVOLUTIONS):
+            factor, groups = _patch_factor(layer), layer.groups
+        elif weight.dim() > 2:
             raise ValueError(
                 "weights must be matrices, or of linear or convolutional layers, got "
-                f"{name!r} of shape {tuple(parameter.shape)}"
+                f"{name!r} of shape {tuple(weight.shape)}"
             )
-        yield _LinearWeight(module.get_submodule(path), attribute, name)
+        gain = GainBound([factor], [MatrixNorm(groups)], name=name)
+        key = id(weight), groups
+        if key not in found or found[key][0] < factor:  # the largest factor counts
+            found[key] = factor, (partial(_read, owner, attribute), gain)
+    if not found:
+        raise ValueError("network must have a linear or convolutional layer, got none")
+    return [gain for _, gain in found.values()]
+
+
+def _read(owner: nn.Module, attribute: str) -> list[Tensor]:
+    """A weight, as it is now."""
+    return [getattr(owner, attribute)]
+
+
+def _named(names: Iterable[str], patterns: object) -> dict[str, None]:
+    """The names that patterns choose, each of which must choose one."""
+    given = (patterns,) if isinstance(patterns, str) else items("weights", patterns, "names")
+    if not given or not all(isinstance(pattern, str) for pattern in given):
+        raise TypeError(f"weights must be names of weights, got {patterns!r}")
+    for pattern in given:
+        if not any(is_named(name, pattern) for name in names):
+            raise ValueError(
+                "weights must name linear or convolutional weights, or matrices, of the "
+                f"network, got {pattern!r}; there are {', '.join(names) or 'none'}"
+            )
+    return {name: None for name in names if any(is_named(name, one) for one in given)}
 
 
 def _patch_factor(layer: Any) -> float:

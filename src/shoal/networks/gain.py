@@ -17,7 +17,6 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -37,23 +36,6 @@ _BLOCK = 2**26  # bytes of symbols at once
 _COARSE = 0.3  # tightness at which most frequencies are seen to have smaller norms
 _STEPS = 30  # of an estimate
 _ROUNDING = 8.0  # in units of machine precision
-
-
-class WeightNorm(Protocol):
-    """How the norm of the map that a layer's weights make is bounded."""
-
-    @property
-    def drift(self) -> float:
-        """The ratio by which the Frobenius norm of a change bounds the change of the norm."""
-        ...
-
-    def bounds(self, weight: Tensor, *, tightness: float = 1e-3) -> NormBounds:
-        """Certified bounds."""
-        ...
-
-    def estimate(self, weight: Tensor) -> float:
-        """The norm, nearly, and never too large but for rounding."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -194,7 +176,7 @@ class GainBound:
     def __init__(
         self,
         factors: Sequence[float],
-        norms: Sequence[WeightNorm],
+        norms: Sequence[MatrixNorm | ConvolutionNorm],
         *,
         name: str = "recurrent weights",
     ) -> None:
@@ -212,17 +194,11 @@ class GainBound:
             bound = math.prod(_after_drift(*one) for one in drifted)
             if bound <= limit:
                 return bound
-        self.learn(weights, self.measure(weights))
+        self.known = [
+            (w.detach().clone(), f * norm.bounds(float_tensor(self.name, w)).upper)
+            for f, norm, w in zip(self.factors, self.norms, weights, strict=True)
+        ]
         return math.prod(bound for _, bound in self.known)
-
-    def measure(self, weights: Sequence[Tensor]) -> list[float]:
-        """Bounds of the gains of all layers, with their present weights."""
-        each = zip(self.factors, self.norms, weights, strict=True)
-        return [f * norm.bounds(float_tensor(self.name, w)).upper for f, norm, w in each]
-
-    def learn(self, weights: Sequence[Tensor], bounds: Sequence[float]) -> None:
-        """Take over bounds that are known."""
-        self.known = [(w.detach().clone(), b) for w, b in zip(weights, bounds, strict=True)]
 
 
 def _after_drift(factor: float, weight: Tensor, known: tuple[Tensor, float]) -> float:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import Module, Parameter
 
 from shoal.architectures import Architecture
-from shoal.core.checks import float_tensor
+from shoal.core.checks import float_tensor, known_tensor
 from shoal.core.torch_compat import is_wrapped
 from shoal.networks.draw import Law, Source
 
@@ -133,10 +133,11 @@ class Network(Module, ABC, Generic[A]):
         """A pass that keeps what the empirical kernels need."""
 
     def check_input(self, x: Tensor, name: str = "x") -> Tensor:
-        """Return the inputs if they fit the network, or say why not."""
+        """Return the inputs, perhaps none, if they fit the network, or say why not."""
         if torch.compiler.is_compiling() or (isinstance(x, Tensor) and is_wrapped(x)):
             return x  # values are not known
-        x = float_tensor(name, x)
+        empty = isinstance(x, Tensor) and x.shape[:1] == (0,)
+        x = known_tensor(name, x) if empty else float_tensor(name, x)
         shape = "(samples, in_features" + ", pixels" * self.spec.pixel_axes + ")"
         if x.dim() != 2 + self.spec.pixel_axes or x.shape[1] != self.spec.in_features:
             raise ValueError(

@@ -171,25 +171,6 @@ class PixelPairs:
         return values.view(len(self.displacements), *shape)
 
 
-def patch_grams(architecture: ImageArchitecture, first: Tensor, second: Tensor) -> Tensor:
-    r"""Inner products of the patches of pairs of images, in float64.
-
-    Args:
-        architecture: The network, for its patches.
-        first: Images. shape: (n, channels, *sides)
-        second: Their partners.
-
-    Returns:
-        Shape: (n, pixels, pixels).
-    """
-    pixels = torch.arange(first[0, 0].numel(), device=first.device)
-    pairs = PixelPairs.of(architecture, first, pixels)
-    values = pairs.patch_sum(pairs.products(first, second)).flatten(2)
-    grams = values.new_empty(len(first), len(pixels), len(pixels))
-    grams[:, pixels, pairs.partner.flatten(1)] = values
-    return grams
-
-
 @dataclass(frozen=True, eq=False)
 class Images:
     """The calculus of single images: of each pixel with itself. shapes: (n, *sides).

@@ -1,4 +1,4 @@
-"""Biases as a feature of the inputs, against scalar equations with biases."""
+"""Kernels of loops with biases, against scalar equations."""
 
 import pytest
 import torch
