@@ -59,7 +59,7 @@ class Tying(_Loops):
     """Kernels of tied and untied streams against the number of iterations."""
 
     steps: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
-    width: int = 1024
+    width: int = 512
     normalization: str | None = None
     small = dict(steps=(1, 4, 8), width=64)
 
@@ -109,11 +109,11 @@ def _dots(axes, results, name):
 class Transfer(_Loops):
     """Training losses of tied loops by gradient descent, against its step size."""
 
-    steps: tuple[int, ...] = (2, 4, 8, 16, 32, 64)
+    steps: tuple[int, ...] = (2, 4, 8, 16, 32)
     rates: tuple[float, ...] = tuple(2.0**k for k in range(-4, 9))
-    width: int = 512
-    samples: int = 256
-    descent: int = 40  # steps of gradient descent
+    width: int = 256
+    samples: int = 128
+    descent: int = 30  # steps of gradient descent
     small = dict(steps=(2, 8), rates=(1.0, 8.0, 64.0), width=32, samples=64, descent=5)
 
     def points(self):
