@@ -151,3 +151,15 @@ def test_a_bias_is_an_input_of_its_own():
             torch.testing.assert_close(k, other, rtol=1e-10, atol=1e-12)
     shares = [kernel_function(biased, trainable={g})(1.0, 1.0, 0.5).ntk for g in ("input", "bias")]
     assert float(shares[0] / shares[1]) == pytest.approx(0.5 / 0.4, rel=1e-13)
+
+
+@pytest.mark.thorough
+def test_many_inputs_of_a_network_with_biases():
+    """More pairs than are solved one by one."""
+    network = ImplicitNetwork(0.5, bias_variance=0.1)
+    x = torch.randn(95, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    i, j = torch.triu_indices(95, 95, 1)[:, ::50]
+    square = (x**2).sum(1)
+    exact = kernel_function(network)(square[i], square[j], (x[i] * x[j]).sum(1))
+    for matrix, values in zip(kernel(network, x), exact, strict=True):
+        assert (matrix[i, j] - values).abs().max() <= 1e-9

@@ -264,16 +264,6 @@ class KernelClassifier(ClassifierMixin, _KernelEstimator):  # type: ignore[misc]
 
     Args:
         activation: This and all other parameters are those of :class:`KernelRegressor`.
-        recurrent_variance: See there.
-        input_variance: See there.
-        ridge: See there.
-        which: See there.
-        trainable: See there.
-        fit_intercept: See there.
-        architecture: See there.
-        memory: See there.
-        image_shape: See there.
-        process_group: See there.
 
     Attributes:
         classes_: The classes, sorted.

@@ -71,9 +71,9 @@ def apply(operation: type[torch.autograd.Function], *arguments: Any) -> Any:
 
 def is_transformed(*arguments: Any) -> bool:
     """Whether a transform of ``torch.func`` is at work, or has left its mark on a tensor."""
-    return peek_interpreter_stack() is not None or any(
-        isinstance(a, Tensor) and is_wrapped(a) for a in arguments
-    )
+    if peek_interpreter_stack() is not None:
+        return True
+    return any([isinstance(a, Tensor) and is_wrapped(a) for a in arguments])  # noqa: C419 (short)
 
 
 def is_mapped(value: Any) -> bool:
@@ -90,6 +90,14 @@ def largest(values: Tensor) -> float:
     while is_wrapped(values):
         values = get_unwrapped(values)
     return float(values.max())
+
+
+def extremes(values: Tensor) -> tuple[float, float]:
+    """The smallest and the largest entry as numbers, NaN if there is one, below all transforms."""
+    while is_wrapped(values):
+        values = get_unwrapped(values)
+    least, most = torch.aminmax(values)
+    return float(least), float(most)
 
 
 def physical(values: Tensor, columns: int = 0) -> Tensor:
@@ -158,7 +166,7 @@ def below_transform(function: Callable[..., Tensor], *arguments: Any) -> Tensor:
 def full_precision(tensor: Tensor) -> AbstractContextManager[Any]:
     """A context without autocast on the tensor's device."""
     kind = tensor.device.type
-    return torch.autocast(kind, enabled=False) if _autocast(kind) else nullcontext()
+    return torch.autocast(kind, enabled=False) if is_autocast(kind) else nullcontext()
 
 
 def in_full_precision(function: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -167,7 +175,7 @@ def in_full_precision(function: Callable[_P, _R]) -> Callable[_P, _R]:
     @functools.wraps(function)
     def wrapped(*arguments: _P.args, **options: _P.kwargs) -> _R:
         first = next((a for a in arguments if isinstance(a, Tensor)), None)
-        if first is None or not _autocast(first.device.type):
+        if first is None or not is_autocast(first.device.type):
             return function(*arguments, **options)
         with full_precision(first):
             return function(*arguments, **options)
@@ -175,8 +183,12 @@ def in_full_precision(function: Callable[_P, _R]) -> Callable[_P, _R]:
     return wrapped
 
 
-def _autocast(kind: str) -> bool:
-    return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+_has_autocast = functools.cache(torch.amp.is_autocast_available)  # for a kind of device
+
+
+def is_autocast(kind: str) -> bool:
+    """Whether autocast is on, for a kind of device."""
+    return _has_autocast(kind) and torch.is_autocast_enabled(kind)
 
 
 def vjp(
@@ -216,13 +228,13 @@ def named_tensors(module: nn.Module) -> dict[str, Tensor]:
     it twice would not be taken back.
     """
     found: dict[str, Tensor] = {}
-    places: set[tuple[int, str]] = set()
+    places: set[int] = set()
     for prefix, owner in module.named_modules(remove_duplicate=False):
         for held in (owner._parameters, owner._buffers):  # which copies of a module share
-            for name, tensor in held.items():
-                if tensor is not None and (id(held), name) not in places:
-                    places.add((id(held), name))
-                    found[f"{prefix}.{name}" if prefix else name] = tensor
+            if held and id(held) not in places:
+                places.add(id(held))
+                named = {f"{prefix}.{name}" if prefix else name: t for name, t in held.items()}
+                found.update((name, t) for name, t in named.items() if t is not None)
     return found
 
 

@@ -87,7 +87,7 @@ def drive_through(
 
 def _driven(problem: Problem, solver: Solver, z: Tensor, followed: bool) -> Outcome:
     verdict, state, step = Verdict(solver, problem), solver.init(z), 0
-    transformed = is_transformed(z, *problem.tensors)  # whose grad modes are not this one's
+    transformed = is_transformed(z)  # whose grad modes are not this one's
     while True:
         near = problem.linearize_apart(z) if followed and verdict.may_end else None
         value = problem.evaluate(z) if near is None else near.value

@@ -11,7 +11,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import Any, ClassVar, final
 
 import torch
@@ -22,6 +21,7 @@ from shoal.core.torch_compat import (
     apply,
     below_transform,
     depends,
+    extremes,
     in_forward_mode,
     in_full_precision,
     is_batched_by_autograd,
@@ -47,6 +47,7 @@ from shoal.equilibrium.problem import (
 from shoal.equilibrium.solution import OnFailure, Solution, SolveLog, Status, handle_failure
 from shoal.equilibrium.solver import DampedPicard, Picard, Solver
 
+_LOW, _HIGH = 2.0**-10, 2.0**10  # right-hand sides between them are solved for as they are
 _DUAL_TENSORS_LAST = (
     "the tangent of a dual tensor through an equilibrium cannot be differentiated again, since its "
     "linear equation is solved without a graph; take torch.func.jvp or jacfwd, which can"
@@ -181,7 +182,7 @@ class Implicit(Gradient):
         options: "SolveOptions",
     ) -> Tensor:
         """One evaluation at the solution, whose derivative is multiplied by the inverse."""
-        return _attached(outcome, problem, _Theorem(self, options))
+        return _attached(outcome, _Theorem(self, options, problem))
 
     def exact(self) -> "Implicit":
         """The same with the default tolerances."""
@@ -193,20 +194,14 @@ class Implicit(Gradient):
 
     def invert_followed(self, equation: LinearProblem, options: "SolveOptions") -> Tensor:
         """The same, differentiable again."""
-        return _attached(options.solve_backward(equation), equation, _Theorem(self, options))
+        return _attached(options.solve_backward(equation), _Theorem(self, options, equation))
 
     def adjoint_solver(self, forward: Solver) -> Solver:
         """The solver of the backward pass, for that of the forward pass."""
-        return _adjoint_solver(self, forward)
-
-
-@lru_cache(maxsize=64)
-def _adjoint_solver(gradient: Implicit, forward: Solver) -> Solver:
-    """The solver of the backward pass; made once, as its fields are checked."""
-    solver = forward if gradient.solver is None else gradient.solver
-    atol = None if gradient.solver is None else solver.atol
-    rtol = solver.rtol if gradient.rtol is None else gradient.rtol
-    return solver.with_tolerances(rtol, 0.0 if atol is None else atol)
+        solver = forward if self.solver is None else self.solver
+        atol = None if self.solver is None else solver.atol
+        rtol = solver.rtol if self.rtol is None else self.rtol
+        return solver.with_tolerances(rtol, 0.0 if atol is None else atol)
 
 
 @final
@@ -291,7 +286,7 @@ class Neumann(Gradient):
         options: "SolveOptions",
     ) -> Tensor:
         """One evaluation at the solution, whose derivative is multiplied by the sum."""
-        return _attached(outcome, problem, _Theorem(self, options))
+        return _attached(outcome, _Theorem(self, options, problem))
 
     def invert(self, equation: LinearProblem, options: "SolveOptions") -> Tensor:  # noqa: ARG002
         """The first terms of the series."""
@@ -341,9 +336,17 @@ class SolveOptions:
     on_failure: OnFailure = "warn"
     log: SolveLog = field(default_factory=SolveLog)
 
+    solvers: tuple[Solver, ...] = field(init=False)
+    adjoint_solvers: tuple[Solver, ...] = field(init=False)
+
     def __post_init__(self) -> None:
-        """See that the solver can be differentiated that way."""
+        """See that the solver can be differentiated that way, and choose those of both passes."""
         check_differentiable(self.gradient, self.solver)
+        exact = self.gradient if isinstance(self.gradient, Implicit) else Implicit()
+        solvers = (self.solver, *self.fallbacks)
+        adjoint = dict.fromkeys(map(exact.adjoint_solver, solvers))  # the gradient's solver once
+        object.__setattr__(self, "solvers", solvers)
+        object.__setattr__(self, "adjoint_solvers", tuple(adjoint))
 
     def solve(self, problem: Problem, start: Tensor) -> Solution:
         """The fixed point for each row of a start, with a gradient."""
@@ -357,11 +360,10 @@ class SolveOptions:
             start: Where to begin.
             followed: Whether the map near the solution is wanted.
         """
-        solvers = (self.solver, *self.fallbacks)
-        known = followed and self.gradient.needs_near and not in_forward_mode()
-        known = known and not is_transformed(start, *problem.tensors)
-        outcome = drive_through(problem, solvers, start, followed=known)
-        tried = solvers if Solver in self.gradient.solvers else None
+        near = followed and self.gradient.needs_near
+        near = near and not in_forward_mode() and not is_transformed(start)
+        outcome = drive_through(problem, self.solvers, start, followed=near)
+        tried = self.solvers if Solver in self.gradient.solvers else None
         self.report("forward", outcome.solution, converged=outcome.converged, tried=tried)
         return outcome
 
@@ -375,32 +377,33 @@ class SolveOptions:
             equation: The equation. Its right-hand side may be of any size, and is solved for at
                 size one: each row, or where samples may see each other all of it.
         """
-        gradient = self.gradient if isinstance(self.gradient, Implicit) else Implicit()
-        several = (gradient.adjoint_solver(one) for one in (self.solver, *self.fallbacks))
-        solvers = tuple(dict.fromkeys(several))  # the gradient's solver once
         right = equation.right.detach()
         size, finite = _unit(right, coupled=equation.samples_coupled)
-        unit = right / size
+        as_it_is = isinstance(size, float) and _LOW < size < _HIGH and finite is None
+        if as_it_is and not self.adjoint_solvers[0].atol:
+            size = None
+        unit = right if size is None else right / size
         if finite is not None:
             unit = unit.masked_fill(~finite, 0.0)
         with without_forward_mode():
-            outcome = drive_through(equation.with_right(unit), solvers, unit)
+            outcome = drive_through(equation.with_right(unit), self.adjoint_solvers, unit)
         found = outcome.solution
         value, residual = found.value, found.residual
         if self.gradient.failed == "zero" and not outcome.converged:
             left: Tensor = torch.linalg.vector_norm(unit, dim=1).to(residual.dtype)
             value = torch.where(found.converged[:, None], value, 0.0)
             residual = torch.where(found.converged, residual, left)
-        value, residual = (
-            value * size,
-            residual * (size[:, 0] if isinstance(size, Tensor) else size),
-        )
+        if size is not None:
+            value = value * size
+            residual = residual * (size if isinstance(size, float) else size[:, 0])
         if finite is not None:
             value = torch.where(finite, value, right)
             residual = residual.masked_fill(~finite[:, 0], 0.0)
-        found = replace(found, value=value, residual=residual)
-        self.report("backward", found, converged=outcome.converged, tried=solvers)
-        return replace(outcome, solution=found)
+        if value is not found.value:
+            found = replace(found, value=value, residual=residual)
+            outcome = replace(outcome, solution=found)
+        self.report("backward", found, converged=outcome.converged, tried=self.adjoint_solvers)
+        return outcome
 
     def report(
         self,
@@ -441,21 +444,23 @@ class SolveOptions:
         return SolveOptions(self.solver, gradient, on_failure, fallbacks=self.fallbacks)
 
 
-def _unit(right: Tensor, *, coupled: bool) -> tuple[Tensor | float, Tensor | None]:
+def _unit(right: Tensor, *, coupled: bool) -> tuple[Tensor | float | None, Tensor | None]:
     """The size of a right-hand side, and which rows are finite if not all are.
 
     Rows in different units must not send each other anything: where samples may be coupled, there
     is one size of all.
     """
+    least, most = extremes(right)
+    size, finite = max(-least, most), None
+    if coupled and size < math.inf:
+        return size or 1.0, finite
     rows = right.abs().amax(1, keepdim=True)
-    most = largest(rows)
-    finite = None if most < math.inf else rows.isfinite()
-    if finite is not None:
+    if not size < math.inf:
+        finite = rows.isfinite()
         rows = rows.masked_fill(~finite, 0.0)
-        most = largest(rows)
-    if coupled:
-        return most or 1.0, finite
-    return rows.clamp_min(torch.finfo(right.dtype).tiny), finite
+    return largest(rows) or 1.0 if coupled else rows.clamp_min(
+        torch.finfo(right.dtype).tiny
+    ), finite
 
 
 @dataclass(frozen=True, eq=False)
@@ -471,7 +476,7 @@ class _Theorem:
 
     gradient: Any
     options: SolveOptions
-    problem: Any = None
+    problem: Any
     near: Linearization | None = None
 
     def solve(self, right: Tensor, *, adjoint: bool) -> Tensor:
@@ -487,26 +492,23 @@ class _Theorem:
         return LinearProblem(of.linearize(z), right, adjoint=adjoint, of=of)
 
 
-def _attached(outcome: Outcome, problem: Problem, theorem: _Theorem) -> Tensor:
+def _attached(outcome: Outcome, theorem: _Theorem) -> Tensor:
     """A solution with the derivative of an evaluation there, multiplied by the inverse."""
-    z, tensors, since = outcome.solution.value, problem.tensors, next_operation()
-    if is_transformed(z, *tensors):
+    z, problem, near = outcome.solution.value, theorem.problem, outcome.near
+    tensors, since = problem.tensors, next_operation()
+    if is_transformed(z) or in_forward_mode():
         z = z.detach()
         with without_fused_attention():
             value = problem.evaluate(z)
-        if isinstance(problem, FunctionProblem) and not is_known(value, tensors, since):
+        hidden = isinstance(problem, FunctionProblem) and is_transformed(z)
+        if hidden and not is_known(value, tensors, since):
             raise TypeError(_HIDDEN)
-        near = None
-    elif in_forward_mode():
-        z = z.detach()
-        with without_fused_attention():
-            value, near = problem.evaluate(z), None
     else:
-        near = problem.linearize_apart(z) if outcome.near is None else outcome.near
+        near = problem.linearize_apart(z) if near is None else near
         value = near.value
         if not any(tensor.requires_grad for tensor in tensors) and not depends(value, near.z):
             return z.clone()
-    theorem = replace(theorem, problem=problem, near=near)
+        theorem = _Theorem(theorem.gradient, theorem.options, problem, near)
     try:
         found: Tensor = apply(_Attached, value, z, theorem, *tensors)
     except RuntimeError as error:
@@ -527,7 +529,8 @@ class _Attached(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         value, z, ctx.theorem, *tensors = inputs
         ctx.save_for_backward(value, output, *tensors)
-        ctx.save_for_forward(value, z, *tensors)
+        if in_forward_mode():
+            ctx.save_for_forward(value, z, *tensors)
 
     @staticmethod
     @in_full_precision

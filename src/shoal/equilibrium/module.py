@@ -14,7 +14,7 @@ from shoal.equilibrium.anderson import Anderson
 from shoal.equilibrium.broyden import Broyden
 from shoal.equilibrium.gradients import Gradient, SolveOptions, check_gradient
 from shoal.equilibrium.prepared_cell import PreparedCell, prepared_inputs
-from shoal.equilibrium.problem import CallScope, FunctionProblem, owner_of
+from shoal.equilibrium.problem import CallScope, FunctionProblem
 from shoal.equilibrium.solution import LastSolution, Solution, SolveLog, check_on_failure
 from shoal.equilibrium.solver import Picard, Solver, check_solver
 from shoal.equilibrium.state import State, StateLayout
@@ -130,7 +130,6 @@ class Equilibrium(nn.Module):
             raise ValueError("separable must be False for a state that is one sample, got True")
         self.solution: Solution | None = None
         self._last = LastSolution()
-        self._scope: CallScope | None = None  # of the last solve
 
     @property
     def log(self) -> SolveLog:
@@ -169,17 +168,19 @@ class Equilibrium(nn.Module):
         named: dict[str, Any],
     ) -> State:
         problem, start = self.problem(z0, *inputs, **named)
-        scope = self._scope = problem.scope
+        self._last.scope = scope = problem.scope
         if scope is not None and scope.autocast:
             options = _for_autocast(options, start.dtype, scope.dtype)
         warm = self.warm_start and self.training and torch.is_grad_enabled()
         warm = warm and options.gradient.starts_anywhere
+        if warm:
+            start = self._last.instead_of(start)
         with full_precision(start):
-            found = options.solve(problem, self._last.instead_of(start) if warm else start)
+            found = options.solve(problem, start)
         if warm:
             self._last.keep(found)
         state = problem.layout.state(found.value)
-        held = pytree.tree_map(Tensor.detach, state)
+        held = problem.layout.state(found.value.detach())
         self.solution = replace(found, value=held, log=options.log)
         return state
 
@@ -191,17 +192,10 @@ class Equilibrium(nn.Module):
             _check_rows((inputs, named), len(start))
         function, scope = self.cell, CallScope(start)
         if isinstance(function, PreparedCell):
-            inputs, function = prepared_inputs(function, inputs, named), function.step
+            inputs, named, function = prepared_inputs(function, inputs, named), {}, function.step
             scope.begin()
-        elif named:
-            inputs, function = (*inputs, named), _by_name(function)
         problem = FunctionProblem(
-            function,
-            layout,
-            inputs,
-            module=owner_of(self.cell),
-            separable=self.separable,
-            scope=scope,
+            function, layout, inputs, named, separable=self.separable, scope=scope
         )
         return problem, start
 
@@ -210,7 +204,7 @@ class Equilibrium(nn.Module):
 
         Random numbers are those of the last solve: of the map whose equilibrium it is.
         """
-        last = self._scope
+        last = self._last.scope
         with nullcontext() if last is None else last.prepared_again():
             problem, _ = self.problem(z, *inputs, **named)
         if last is not None:
@@ -287,7 +281,6 @@ class Equilibrium(nn.Module):
             **super().__getstate__(),  # type: ignore[no-untyped-call]
             "solution": None,
             "_last": LastSolution(),
-            "_scope": None,
             "options": replace(self.options, log=SolveLog(once=True)),
         }
 
@@ -315,16 +308,6 @@ def _for_autocast(
 
     fallbacks = tuple(map(coarser, options.fallbacks))
     return replace(options, solver=coarser(options.solver), fallbacks=fallbacks)
-
-
-def _by_name(cell: Callable[..., State]) -> Callable[..., State]:
-    """A cell that takes the inputs that have names as its last one, a dictionary."""
-
-    def call(z: State, *inputs: Any) -> State:
-        *others, named = inputs
-        return cell(z, *others, **named)
-
-    return call
 
 
 def _check_rows(inputs: tuple[Any, ...], samples: int) -> None:

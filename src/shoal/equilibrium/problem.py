@@ -9,10 +9,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.masked import MaskedTensor
 
 from shoal.core.torch_compat import (
     below_unmapped,
-    is_wrapped,
+    is_autocast,
     kept_buffers,
     lent_tensors,
     named_tensors,
@@ -21,7 +22,7 @@ from shoal.core.torch_compat import (
     vjp,
     without_fused_attention,
 )
-from shoal.equilibrium.state import State, StateLayout, refuse_masked
+from shoal.equilibrium.state import State, StateLayout
 
 Product = Callable[[Tensor], Tensor]
 
@@ -76,9 +77,7 @@ class Problem(ABC):
 
     def linearize_apart(self, z: Tensor) -> Linearization:
         """The map near a solution, for first derivatives: the point is a leaf."""
-        point = z.detach().requires_grad_()
-        point.register_post_accumulate_grad_hook(_clear)
-        return self.linearize(point)
+        return self.linearize(z.detach().requires_grad_())
 
     def partials(
         self, z: Tensor, tensors: Sequence[Tensor], places: Sequence[int]
@@ -117,9 +116,13 @@ class FunctionProblem(Problem):
         function: Takes the state and the inputs; returns a state.
         layout: How states lie in rows.
         inputs: Trees of tensors, and whatever else the function takes.
-        module: The module whose parameters and buffers the function uses.
+        named: The same by name.
         separable: Whether samples do not depend on each other.
         scope: Makes the context in which the function is called.
+
+    Attributes:
+        module: The module whose parameters and buffers the function uses, if it is one or a method
+            of one.
     """
 
     def __init__(
@@ -127,19 +130,27 @@ class FunctionProblem(Problem):
         function: Callable[..., State],
         layout: StateLayout,
         inputs: Sequence[Any] = (),
+        named: dict[str, Any] | None = None,
         *,
-        module: nn.Module | None = None,
         separable: bool = False,
         scope: "CallScope | None" = None,
     ) -> None:
-        self.function, self.layout, self.inputs = function, layout, tuple(inputs)
-        self.module = owner_of(function) if module is None else module
+        self.function, self.layout = function, layout
+        self.inputs, self.named = tuple(inputs), named or {}
         self.samples_coupled, self.scope = not separable, scope
-        simple = all(isinstance(one, Tensor) for one in self.inputs)
-        leaves = self.inputs if simple else pytree.tree_leaves(self.inputs)
-        self._given = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-        refuse_masked("inputs", self._given)
-        self._lent: dict[str, Tensor] = {}
+        owner = function if isinstance(function, nn.Module) else getattr(function, "__self__", None)
+        self.module = owner if isinstance(owner, nn.Module) else None
+        self._given: list[Tensor] = []
+        for one in (*self.inputs, *self.named.values()):
+            for leaf in (one,) if isinstance(one, Tensor) else pytree.tree_leaves(one):
+                if isinstance(leaf, MaskedTensor):  # most operations of which have no derivative
+                    raise TypeError(
+                        "inputs must be plain tensors, got a MaskedTensor; give its values, and "
+                        "the mask as another input"
+                    )
+                if isinstance(leaf, Tensor):
+                    self._given.append(leaf)
+        self._lent: dict[str, Tensor] | None = None
         self._checked = False
 
     def evaluate(self, z: Tensor) -> Tensor:
@@ -148,62 +159,67 @@ class FunctionProblem(Problem):
         scope = self.scope
         if scope is None or scope.is_plain:
             return self.layout.returned(self._call(z), z)
-        with scope() if scope.autocast or scope.random else scope.first_call():
-            value = self._call(z)
-        return self.layout.returned(value, z, cast=scope.autocast)
+        return self.layout.returned(scope.call(self._call, z), z, cast=scope.autocast)
 
     def _call(self, z: Tensor) -> State:
+        state = self.layout.state(z)
+        if self._checked:
+            return self.function(state, *self.inputs, **self.named)
         if self._lent and self.module is not None:
             with lent_tensors(self.module, self._lent):
-                return self.function(self.layout.state(z), *self.inputs)
-        if self._checked:
-            return self.function(self.layout.state(z), *self.inputs)
-        z = z.clone()  # which a function that works in place may spoil
-        watched = [t for t in (z, *self._given) if not t.is_inference()]  # those have no version
+                return self.function(state, *self.inputs, **self.named)
+        if z.is_inference():  # without a version: a function that works in place may spoil a copy
+            return self.function(self.layout.state(z.clone()), *self.inputs, **self.named)
+        watched = [t for t in (z, *self._given) if not t.is_inference()]
         versions = [*map(version, watched)]
-        value = self.function(self.layout.state(z), *self.inputs)
+        value = self.function(state, *self.inputs, **self.named)
         for tensor, before in zip(watched, versions, strict=True):
             if version(tensor) != before:
                 changed = "z" if tensor is z else "its inputs"
                 raise ValueError(
                     f"f must not change {changed} in place, got a function that does; use clone()"
                 )
-        self._checked = not z.is_inference()
+        self._checked = True
         return value
 
-    @property
+    @cached_property
     def tensors(self) -> tuple[Tensor, ...]:
         """Input tensors, and parameters and buffers of the module."""
-        return (*self._given, *self._named().values())
+        return (*self._given, *self._held.values())
 
-    def _named(self) -> dict[str, Tensor]:
-        return self._lent or ({} if self.module is None else named_tensors(self.module))
+    @cached_property
+    def _held(self) -> dict[str, Tensor]:
+        return {} if self.module is None else named_tensors(self.module)
 
     def with_tensors(self, *tensors: Tensor) -> "FunctionProblem":
         """The map with other inputs, parameters and buffers."""
         other, count = copy(self), len(self._given)
         given = iter(tensors)
-        other.inputs = pytree.tree_map_only(Tensor, lambda _: next(given), self.inputs)
+        other.inputs, other.named = pytree.tree_map_only(
+            Tensor, lambda _: next(given), (self.inputs, self.named)
+        )
         other._given = [*tensors[:count]]
-        other._lent = dict(zip(self._named(), tensors[count:], strict=True))
+        other._lent = other._held = dict(zip(self._held, tensors[count:], strict=True))
+        other.tensors, other._checked = tensors, not other._lent
         return other
 
     def linearize(self, z: Tensor) -> Linearization:
         """One evaluation, whose graph is kept."""
-        with kept_buffers(), self._allowed(z):
+        with kept_buffers(), self._outside_of_vmap(z):
             return super().linearize(z)
 
     def partials(
         self, z: Tensor, tensors: Sequence[Tensor], places: Sequence[int]
     ) -> Callable[[Tensor], tuple[Tensor, ...]]:
         """The product with the transposed derivative by some of the tensors, in ``torch.func``."""
-        with self._allowed(z):
+        with self._outside_of_vmap(z):
             return super().partials(z, tensors, places)
 
-    def _allowed(self, z: Tensor) -> AbstractContextManager[Any]:
-        """A context in which random numbers can be drawn."""
-        random = self.scope is not None and self.scope.random
-        return below_unmapped(z, *self.tensors) if random else nullcontext()
+    def _outside_of_vmap(self, z: Tensor) -> AbstractContextManager[Any]:
+        """A context in which random numbers can be drawn, if the function draws some."""
+        if self.scope is None or not self.scope.random:
+            return nullcontext()
+        return below_unmapped(z, *self.tensors)
 
 
 class LinearProblem(Problem):
@@ -317,9 +333,7 @@ class CallScope:
 
     def __init__(self, tensor: Tensor) -> None:
         self.kind = tensor.device.type
-        self.autocast = torch.amp.is_autocast_available(self.kind) and torch.is_autocast_enabled(
-            self.kind
-        )
+        self.autocast = is_autocast(self.kind)
         self.dtype = torch.get_autocast_dtype(self.kind) if self.autocast else None
         self.random: bool | None = None
         self.is_plain = False
@@ -339,26 +353,25 @@ class CallScope:
         if other.random and other.kind == self.kind:
             self.before, self.random = other.before, True
 
-    @contextmanager
-    def __call__(self) -> Iterator[None]:
-        """The context of one call."""
-        again = self.first_call() if self.random is None else self._drawn_again()
-        with torch.autocast(self.kind, self.dtype, enabled=self.autocast), again:
-            yield
+    def call(self, function: Callable[[Tensor], State], z: Tensor) -> State:
+        """Call a function in the context; the first call shows whether it draws random numbers."""
+        if self.autocast:
+            with torch.autocast(self.kind, self.dtype):
+                return self._repeated(function, z)
+        return self._repeated(function, z)
 
-    @contextmanager
-    def first_call(self) -> Iterator[None]:
-        """A context that notes whether random numbers are drawn."""
+    def _repeated(self, function: Callable[[Tensor], State], z: Tensor) -> State:
+        if self.random is not None:
+            with self._from(self.before) if self.random else nullcontext():
+                return function(z)
         try:
-            yield
+            value = function(z)
         except BaseException:
             self._restore(self.before)  # the call may be made again
             raise
         self.random = not all(map(torch.equal, self._state(), self.before))
         self.is_plain = not self.random and not self.autocast
-
-    def _drawn_again(self) -> AbstractContextManager[None]:
-        return self._from(self.before) if self.random else nullcontext()
+        return value
 
     @contextmanager
     def _from(self, states: list[Tensor]) -> Iterator[None]:
@@ -378,19 +391,3 @@ class CallScope:
         torch.set_rng_state(states[0])
         if len(states) > 1:
             torch.cuda.set_rng_state(states[1])
-
-
-def _clear(point: Tensor) -> None:
-    """Drop the gradient of a point, which nobody has asked for."""
-    point.grad = None
-
-
-def owner_of(function: Callable[..., Any]) -> nn.Module | None:
-    """The module that a function is, or is a method of."""
-    owner = function if isinstance(function, nn.Module) else getattr(function, "__self__", None)
-    return owner if isinstance(owner, nn.Module) else None
-
-
-def is_followed(tensors: Sequence[Tensor]) -> bool:
-    """Whether one of some tensors requires a gradient, or is known to a transform."""
-    return any(tensor.requires_grad or is_wrapped(tensor) for tensor in tensors)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -253,10 +253,12 @@ class LastSolution:
 
     Attributes:
         value: The solution, in rows, if there is one.
+        scope: The context of the calls of the cell.
     """
 
     def __init__(self) -> None:
         self.value: Tensor | None = None
+        self.scope: Any = None
 
     def instead_of(self, start: Tensor) -> Tensor:
         """The last solution, if it is like a start, else that."""

@@ -1,13 +1,11 @@
 """States of any shape, tensors or trees of tensors, as rows of numbers: one row per sample."""
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.masked import MaskedTensor
 
 from shoal.core.checks import known_tensor
 from shoal.core.torch_compat import pytree
@@ -34,17 +32,16 @@ class StateLayout:
     shapes: tuple[torch.Size, ...]
     batched: bool
     orders: tuple[tuple[int, ...], ...]
-    is_rows: bool = field(init=False)
-
-    def __post_init__(self) -> None:
-        """Recognize a tensor of two dimensions."""
-        matrix = self.tree.is_leaf() and len(self.shapes[0]) == 1 and self.orders == ((),)
-        object.__setattr__(self, "is_rows", matrix and self.batched)
+    is_rows: bool = False
 
     @classmethod
     def of(cls, state: State, *, batched: bool = True) -> "StateLayout":
         """The layout of a state to start from, after a check of its tensors."""
-        leaves, tree = ([state], _LEAF) if type(state) is Tensor else pytree.tree_flatten(state)
+        if isinstance(state, Tensor):
+            known_tensor("z0", state)
+            if batched and state.dim() == 2 and state.is_contiguous():
+                return cls(_LEAF, (state.shape[1:],), batched, ((),), is_rows=True)
+        leaves, tree = pytree.tree_flatten(state)
         if not leaves:
             raise ValueError(f"z0 must hold at least one tensor, got {state!r}")
         if other := [leaf for leaf in leaves if not isinstance(leaf, Tensor)]:
@@ -52,7 +49,6 @@ class StateLayout:
                 "z0 must be a tensor, or a tuple, list or dictionary of tensors, or what else "
                 f"torch.utils._pytree knows as a tree, got {type(other[0]).__name__}"
             )
-        refuse_masked("z0", leaves)
         tensors = [known_tensor("z0", leaf) for leaf in leaves]
         kinds = {(tensor.dtype, tensor.device) for tensor in tensors}
         if len(kinds) > 1:
@@ -94,6 +90,8 @@ class StateLayout:
         """The state that lies in rows."""
         if self.is_rows:
             return rows
+        if self.tree.is_leaf():
+            return self._tensor(rows, self.shapes[0], self.orders[0])
         parts = rows.split([math.prod(shape) for shape in self.shapes], 1)
         leaves = [*map(self._tensor, parts, self.shapes, self.orders)]
         return pytree.tree_unflatten(leaves, self.tree)
@@ -139,15 +137,6 @@ class StateLayout:
             if leaf.dtype != rows.dtype and not (cast and leaf.is_floating_point()):
                 raise TypeError(f"f must return dtype {rows.dtype} for a z of it, got {leaf.dtype}")
         return self._joined(leaves).to(rows.dtype)
-
-
-def refuse_masked(name: str, tensors: Iterable[Tensor]) -> None:
-    """Refuse masked tensors, of which most operations have no derivative."""
-    if any(isinstance(tensor, MaskedTensor) for tensor in tensors):
-        raise TypeError(
-            f"{name} must be plain tensors, got a MaskedTensor; give its values, and the mask as "
-            "another input"
-        )
 
 
 def _order(tensor: Tensor, *, batched: bool) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from shoal.core.torch_compat import largest, physical
+from shoal.core.torch_compat import extremes, largest, physical
 from shoal.equilibrium.problem import Problem
 from shoal.equilibrium.solution import Solution, Status
 from shoal.equilibrium.solver import Solver
@@ -85,22 +85,19 @@ class Tolerance(NamedTuple):
     eps: float
 
     @classmethod
-    def of(cls, solver: Solver, residual: Tensor, size: Tensor, dtype: torch.dtype) -> "Tolerance":
+    def of(cls, solver: Solver, begun: Tensor, first: Tensor, dtype: torch.dtype) -> "Tolerance":
         """The tolerances of a solver, for the norms at the start.
 
         An absolute tolerance that the user has not given is for solutions of the order of one; it
         shrinks with states that are smaller, which it would otherwise declare to be zero.
         """
         (rtol, atol), info = solver.tolerances(dtype), torch.finfo(dtype)
-        first = torch.maximum(size, residual)
-        least = info.tiny * info.eps
+        least, wide = info.tiny * info.eps, torch.promote_types(dtype, torch.float32)
         if solver.atol is None:
-            rows = (first * atol).clamp(least, max(atol, least))
+            rows = (first * atol).clamp(least, max(atol, least)).to(wide)
         else:
-            rows = torch.full_like(first, max(atol, least))
-        return cls(
-            rtol, rows.to(torch.promote_types(dtype, torch.float32)), residual, first, info.eps
-        )
+            rows = torch.full_like(first, max(atol, least), dtype=wide)
+        return cls(rtol, rows, begun, first, info.eps)
 
     def excess(self, residual: Tensor, size: Tensor) -> Tensor:
         """By what factor each sample misses its tolerance."""
@@ -171,7 +168,7 @@ class Verdict:
         self._problem, self._evaluations, self._last_worst = problem, problem.evaluations, math.inf
         self.reached: Tensor | None = None
         self._known: Known | None = None
-        self._judged, self._any_failed, self._is_plain = 0, False, True
+        self._norms, self._judged, self._any_failed = plain_norms, 0, False
         self._notes: list[str] = []
 
     @property
@@ -189,8 +186,7 @@ class Verdict:
         """
         if step == 0:
             return self._begin(value, z)
-        norms = plain_norms(value, z) if self._is_plain else safe_norms(value, z)
-        residual, size = norms
+        residual, size = self._norms(value, z)
         falls = False
         if not self._any_failed:
             worst = largest(self._tolerance.excess(residual, size))
@@ -202,22 +198,24 @@ class Verdict:
                 if step < self._judged + _OFTEN:
                     self._last = Look(z, residual, size, step)
                     return None
-        residual, size = safe_norms(value, z) if self._is_plain else norms
-        return self._judge(Look(z, residual, size, step), falls=falls)
+        return self._judge(Look(z, *safe_norms(value, z), step), falls=falls)
 
     def _begin(self, value: Tensor, z: Tensor) -> Solution | None:
-        norms = plain_norms(value, z, torch.float64)
-        first = torch.maximum(*norms)
+        residual, size = plain_norms(value, z)
+        first = torch.maximum(residual, size)
         low, high = _PLAIN.get(z.dtype, _PLAIN[torch.float32])
-        exact = z.dtype != torch.float64  # or else squares may have vanished
-        least = -largest(-(first.masked_fill(first == 0, high) if exact else first))
-        self._is_plain = least >= low and largest(first) <= high
-        if not self._is_plain:
-            norms = safe_norms(value, z)
-        residual, size = norms
-        if not largest(size) < math.inf:
-            raise ValueError("z0 must be finite, got NaN or infinity among its entries")
-        self._tolerance = Tolerance.of(self.solver, residual, size, z.dtype)
+        least, most = extremes(first)
+        if not low <= least <= most <= high:
+            residual, size = safe_norms(value, z)
+            if not largest(size) < math.inf:
+                raise ValueError("z0 must be finite, got NaN or infinity among its entries")
+            first = torch.maximum(residual, size)
+            zeros = (first == 0) & (z.dtype != torch.float64)  # where no square has vanished
+            least, most = extremes(first.masked_fill(zeros, high))
+            if not low <= least <= most <= high:
+                self._norms = safe_norms
+        self._least = least
+        self._tolerance = Tolerance.of(self.solver, residual, first, z.dtype)
         self.worst = largest(self._tolerance.excess(residual, size))
         if self.solver.atol:
             self._note_vain(residual, size)
@@ -225,7 +223,7 @@ class Verdict:
         self._before = (0, residual)
         if self.worst <= 1:
             return self._end_together(z, residual, 0)
-        return None if self.worst < math.inf else self._judge(self._start)
+        return None if most < math.inf else self._judge(self._start)
 
     def _note_vain(self, residual: Tensor, size: Tensor) -> None:
         """Note how many samples have an absolute tolerance above their start."""
@@ -240,7 +238,9 @@ class Verdict:
 
     def _is_far(self, size: Tensor) -> bool:
         """Whether an iterate has grown so far that its residual may say little."""
-        return not largest(size - WORSE * self._tolerance.first) <= 0
+        if largest(size) <= WORSE * self._least:
+            return False
+        return not largest(torch.sub(size, self._tolerance.first, alpha=WORSE)) <= 0
 
     def _judge(self, look: Look, *, falls: bool = False) -> Solution | None:
         """The full verdict; the solution, if no sample runs any more."""
@@ -297,13 +297,9 @@ class Verdict:
         return Solution(value, status, residual.to(value.dtype), steps, evaluations, note)
 
 
-def plain_norms(
-    value: Tensor, z: Tensor, dtype: torch.dtype | None = None
-) -> tuple[Tensor, Tensor]:
+def plain_norms(value: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
     """The norms of the residual and of the iterate for each sample, by plain squares."""
-    norm = torch.linalg.vector_norm
-    if dtype is None and z.dtype.itemsize < 4:
-        dtype = torch.float32
+    norm, dtype = torch.linalg.vector_norm, torch.float32 if z.dtype.itemsize < 4 else None
     return norm(value - z, dim=1, dtype=dtype), norm(z, dim=1, dtype=dtype)
 
 

@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from shoal.architectures import Architecture, ImageArchitecture, ImplicitArchitecture
+from shoal.activations import Activation
+from shoal.architectures import (
+    Architecture,
+    ImageArchitecture,
+    ImplicitArchitecture,
+    Layers,
+)
+from shoal.core.caches import cached
 from shoal.core.checks import float_tensor, integer, shown
 from shoal.core.settings import in_standard_settings
 from shoal.gaussian.domain import covariance, scale_tensor
@@ -30,11 +37,19 @@ _MOST_ORDERS = 3  # derivatives that two Newton steps at a solution carry
 
 @singledispatch
 def kernels_in(
-    architecture: Architecture, calculus: Any, function: "KernelFunction"
+    architecture: Architecture,  # noqa: ARG001
+    calculus: Any,
+    function: "KernelFunction",
 ) -> Network[Any]:
     """A network in a calculus; an architecture that is no chain or loop of cells has its own."""
-    layers = architecture.layers(function.width).with_variances(dict(function.variances))
+    layers = function.layers.with_variances(dict(function.variances))
     return network_kernels(layers, calculus, function.trainable)
+
+
+@cached
+def _layers(architecture: Architecture, width: int | None) -> Layers:
+    """The cells of a network, checked once."""
+    return architecture.layers(width)
 
 
 @dataclass(frozen=True)
@@ -65,6 +80,18 @@ class KernelFunction:
     trainable: frozenset[str]
     width: int | None = None
     variances: tuple[tuple[str, Tensor], ...] = field(default=(), compare=False)
+
+    @property
+    def layers(self) -> Layers:
+        """The cells, with the values of the architecture."""
+        return _layers(self.architecture, self.width)
+
+    @property
+    def activations(self) -> tuple[Activation, ...]:
+        """The activations of all cells."""
+        if not self.architecture.layered:
+            return self.architecture.cell_activations
+        return tuple(cell.activation for cell in self.layers.cells)
 
     @in_standard_settings
     def __call__(self, a: Tensor | float, b: Tensor | float, c: Tensor | float) -> Kernels:

@@ -25,7 +25,7 @@ from shoal.kernels.blocks import Block, Factors, Some, Strip
 from shoal.kernels.function import KernelFunction
 from shoal.kernels.plan import FEW_PAIRS, Plan
 from shoal.kernels.slopes import Slopes, angle_gradients, own_derivatives, pair_derivatives, slopes
-from shoal.kernels.surface import Surface
+from shoal.kernels.surface import TOLERANCE, Surface
 
 if TYPE_CHECKING:
     from shoal.kernels.images.function import ImageKernels
@@ -189,7 +189,8 @@ class _Derivatives:
         if plan.surface is None or (plan.pairs < FEW_PAIRS and not homogeneous):
             return None
         try:
-            return slopes(plan, self.names)
+            tolerance = TOLERANCE[plan.like.dtype]
+            return slopes(plan.function, self.names, plan.surface, tolerance, plan.squared_norm)
         except AccuracyError as error:
             level = logging.WARNING if plan.pairs > _PAIRS else logging.INFO
             _LOGGER.log(level, "gradients are computed pair by pair, which is slow: %s", error)
@@ -222,13 +223,14 @@ class _Derivatives:
     def own(self) -> Tensor:
         """Own kernels of the rows with derivatives, see :func:`own_derivatives`."""
         norm = self.plan.left.norm
+        exact = partial(own_derivatives, self.plan.function, self.names)
         if self.slopes is None:
-            return own_derivatives(self.plan, self.names, norm)
+            return exact(norm, self.plan.squared_norm)
         values = self.plan.diagonal
         found = torch.cat([values[None], self.slopes.own(norm) * values])
         zero = norm == 0
         if bool(zero.any()):
-            found[..., zero] = own_derivatives(self.plan, self.names, norm[zero])
+            found[..., zero] = exact(norm[zero], self.plan.squared_norm)
         return found
 
     @cached_property

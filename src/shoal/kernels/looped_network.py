@@ -127,7 +127,8 @@ class _Stream:
                 *(v.split(step, -1) for v in both), product.reshape(-1).split(step), strict=True
             )
             parts = [self._between(*block) for block in blocks]
-            found = tuple(torch.cat(each).view(shape) for each in zip(*parts, strict=True))
+            cks, ntks = zip(*parts, strict=True)
+            found = torch.cat(cks).view(shape), torch.cat(ntks).view(shape)
         if pairs.same is not None:  # an input and itself, to the last bit
             alone = (pairs._both(each)[0] for each in kernels)
             ck, ntk = (torch.where(pairs.same, a, f) for a, f in zip(alone, found, strict=True))

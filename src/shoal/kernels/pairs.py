@@ -108,15 +108,11 @@ def squares_at(phi: Activation, variance: Tensor) -> tuple[Tensor, Tensor]:
 
 def weighted(terms: list[tuple[Scalar, Tensor]], constant: Scalar) -> Tensor:
     """A sum of tensors with factors, and a constant."""
-    (factor, total), *others = terms
-    total = total if _is(factor, 1.0) else factor * total
+    (factor, value), *others = terms
+    total = factor * value + constant
     for factor, value in others:
-        total = total + (value if _is(factor, 1.0) else factor * value)
-    return total if _is(constant, 0.0) else total + constant
-
-
-def _is(number: Scalar, value: float) -> bool:
-    return isinstance(number, float) and number == value
+        total = total + factor * value
+    return total
 
 
 def fixed_variance(loop: Loop, injected: Tensor, *, differentiable: bool) -> Tensor:

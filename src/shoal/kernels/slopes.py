@@ -33,7 +33,6 @@ from shoal.kernels.arguments import Kernels
 from shoal.kernels.function import KernelFunction
 from shoal.kernels.plan import Plan
 from shoal.kernels.surface import (
-    TOLERANCE,
     Span,
     Surface,
     compressed,
@@ -90,22 +89,24 @@ def derivatives(
     return torch.stack([k.detach() for k in found]), torch.stack(slopes, dim=1)
 
 
-def own_derivatives(plan: Plan, names: tuple[str, ...], norm: Tensor) -> Tensor:
+def own_derivatives(
+    function: KernelFunction, names: tuple[str, ...], norm: Tensor, squared_norm: float | None
+) -> Tensor:
     """Kernels of inputs with themselves: values, derivatives in the norm's log and in variances.
 
     Args:
-        plan: How the matrix is computed; inputs of one norm are taken at that.
-        names: Of the variances.
+        function: The kernels.
+        names: Names of the variances.
         norm: Norms in float64. shape: (n,)
+        squared_norm: The squared norm at which inputs of one norm are taken.
 
     Returns:
         All of them. shape: (2 + len(names), 2, n)
     """
-    function = plan.function
     if function.architecture.positively_homogeneous:
         return _own_at(function, names, 0.0).to(norm.device) * norm**2
-    if plan.squared_norm is not None:
-        common = math.sqrt(plan.squared_norm)
+    if squared_norm is not None:
+        common = math.sqrt(squared_norm)
         norm = torch.where(norm > common / 2, common, norm)  # the others stand for zero
     norm = norm.clamp(min=_SMALLEST_NORM)
     distinct, inverse = norm.unique(return_inverse=True)
@@ -153,7 +154,8 @@ def pair_derivatives(
     if len(others):
         result[..., others] = _distinct_pairs(plan, names, i[others], j[others], angle[others])
     if bool(along.any()):
-        own = own_derivatives(plan, names, norms[0][along].sqrt() * norms[1][along].sqrt())
+        mean = norms[0][along].sqrt() * norms[1][along].sqrt()
+        own = own_derivatives(plan.function, names, mean, plan.squared_norm)
         exact = torch.cat([own[1:2] / 2, own[1:2] / 2, own[2:]])
         share = apart[along] / _SMALLEST_ANGLE
         result[:-1, :, along] = exact + share * (result[:-1, :, along] - exact)
@@ -199,7 +201,7 @@ def _pairs_apart(
 
 def _smooth(function: KernelFunction) -> bool:
     """Whether no activation has kinks: derivatives in c are finite and continuous at all angles."""
-    return not any(phi.kinks for phi in function.architecture.cell_activations)
+    return not any(phi.kinks for phi in function.activations)
 
 
 def _nonzero_norms(plan: Plan, i: Tensor, j: Tensor) -> tuple[Tensor, Tensor]:
@@ -269,28 +271,40 @@ class Slopes:
         return self.diagonal.to(norm.device) @ basis
 
 
-def slopes(plan: Plan, names: tuple[str, ...]) -> Slopes:
-    """The slopes of a matrix, at the angles of its surface but 0 and π.
+@cached
+def slopes(
+    function: KernelFunction,
+    names: tuple[str, ...],
+    base: Surface,
+    tolerance: float,
+    squared_norm: float | None,
+) -> Slopes:
+    """The slopes at the norms and angles of a surface but 0 and π; kept for later passes.
+
+    Args:
+        function: The kernels.
+        names: Names of the variances.
+        base: The surface of the values.
+        tolerance: Error of the surface, relative to the diagonal.
+        squared_norm: The squared norm of all inputs, if they have one.
 
     Raises:
         AccuracyError: If the kernel is too rough at these angles.
     """
-    base, tolerance = plan.surface, TOLERANCE[plan.like.dtype]
-    assert base is not None
     angles = max(base.angles[0], _INSET), min(base.angles[1], math.pi - _INSET)
     around = base.coefficients.shape[-1] + 1
     nodes = chebyshev_nodes(around, *angles)
     if base.norms is None:
-        assert plan.squared_norm is not None
-        log = other = torch.tensor([math.log2(plan.squared_norm) / 2], dtype=torch.float64)
+        assert squared_norm is not None
+        log = other = torch.tensor([math.log2(squared_norm) / 2], dtype=torch.float64)
         between = off_grid((angles,), around)[0]
     else:
         log = chebyshev_nodes(base.basis.shape[1] + 1, *base.norms)
         between = off_grid((base.norms, angles), around)[1]
         other = off_grid((base.norms,), _CHECKS)[0]
-    own = own_derivatives(plan, names, torch.cat([log, other]).exp2())
-    samples = _sampled(plan.function, names, base, log, own[..., : len(log)], nodes)
-    exact = _sampled(plan.function, names, base, other, own[..., len(log) :], between)
+    own = own_derivatives(function, names, torch.cat([log, other]).exp2(), squared_norm)
+    samples = _sampled(function, names, base, log, own[..., : len(log)], nodes)
+    exact = _sampled(function, names, base, other, own[..., len(log) :], between)
     ratio = own[1:] / torch.where(own[0] == 0, 1.0, own[0])
     ratio, off = ratio[..., : len(log)], ratio[..., len(log) :]
     size = max(1.0, float(samples.abs().max()))
@@ -314,7 +328,7 @@ def slopes(plan: Plan, names: tuple[str, ...]) -> Slopes:
     errors = (values - exact.flatten(0, 1)).abs().max(), (found.own(other.exp2()) - off).abs().max()
     error = max(map(float, errors))
     if not error <= _WORST * tolerance * size:
-        raise AccuracyError(f"slopes of {plan.function.architecture!r} are met to {error:.1e} only")
+        raise AccuracyError(f"slopes of {function.architecture!r} are met to {error:.1e} only")
     return found
 
 
@@ -396,7 +410,7 @@ def _is_loop(function: KernelFunction, names: tuple[str, ...]) -> bool:
     """Whether the network is a loop of one layer with inputs."""
     if not function.architecture.layered:
         return False
-    layers = function.architecture.layers(function.width)
+    layers = function.layers
     readout, injection = layers.readout, layers.injection
     if readout is not None and (readout.variance != 1 or readout.field in names):
         return False
@@ -428,7 +442,7 @@ def _in_variances(
     function: KernelFunction, names: tuple[str, ...], at: _Samples
 ) -> Iterator[Tensor]:
     """Derivatives of a loop of one layer in variances, divided by scales. shapes: (2, n, n, k)."""
-    layers = function.architecture.layers(function.width)
+    layers = function.layers
     (cell,), injection = layers.cells, layers.injection
     assert injection is not None
     recurrent, inputs, bias = (

@@ -18,7 +18,6 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from shoal.activations import Activation
 from shoal.activations.panels import breaks, reach
 from shoal.core.caches import cached
 from shoal.core.exceptions import AccuracyError
@@ -438,11 +437,7 @@ def chosen_surface(
 
 def _has_kinks(function: KernelFunction) -> bool:
     """Whether an activation is not analytic, so that kernels change fast next to 0 and π."""
-    return any(_breaks(phi) for phi in set(function.architecture.cell_activations))
-
-
-def _breaks(phi: Activation) -> bool:
-    return bool(breaks(phi, reach(phi)))
+    return any(bool(breaks(phi, reach(phi))) for phi in function.activations)
 
 
 def common_norm(function: KernelFunction, norms: Tensor, dtype: torch.dtype) -> float | None:

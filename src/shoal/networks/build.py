@@ -22,7 +22,7 @@ from shoal.networks.equilibrium import EquilibriumNetwork, LoopNetwork, Solving
 from shoal.networks.implicit_network import ImplicitNetworkModule
 from shoal.networks.layered import ChainNetwork
 from shoal.networks.looped_network import LoopedModule
-from shoal.networks.network import Network, NetworkSpec
+from shoal.networks.network import Network, NetworkSpec, chosen_groups
 
 _TAKEN = {*vars(Module()), "spec", "layers", "scales", "equilibrium"}
 
@@ -166,7 +166,7 @@ def check_spec(
         out_features=checks.size("out_features", out_features),
         weights=_check_law(architecture, weights),
         readout_scale=checks.real("readout_scale", readout_scale),
-        trainable=_check_trainable(architecture, trainable),
+        trainable=chosen_groups(architecture, trainable),
         pixel_axes=axes,
         pixels=sides,
     )
@@ -215,19 +215,6 @@ def _check_pixels(
     if sides:
         architecture.check_pixels("pixels", (1, 1, *sides))
     return count, sides
-
-
-def _check_trainable(architecture: Architecture, trainable: Iterable[str] | None) -> frozenset[str]:
-    """The groups to train; a fixed readout is one of them only if it is named or all are meant."""
-    if trainable == "all":
-        return frozenset(architecture.parameter_groups) | {"readout"}
-    if trainable is None or isinstance(trainable, str) or not isinstance(trainable, Iterable):
-        return architecture.check_trainable(trainable)
-    names = tuple(trainable)
-    others = tuple(name for name in names if name != "readout")
-    if "readout" in names and others:
-        return architecture.check_trainable(others) | {"readout"}
-    return frozenset(names) if names == ("readout",) else architecture.check_trainable(names)
 
 
 def shapes(spec: NetworkSpec[Any]) -> dict[str, tuple[int, ...]]:

@@ -1,7 +1,7 @@
 """What all networks have in common."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -160,3 +160,16 @@ class Network(Module, ABC, Generic[A]):
             f"{spec.architecture!r}, in_features={spec.in_features}, width={spec.width}, "
             f"out_features={spec.out_features}, trainable: {groups or 'nothing'}"
         )
+
+
+def chosen_groups(architecture: Architecture, trainable: Iterable[str] | None) -> frozenset[str]:
+    """The groups that an argument names; a fixed readout only if it is named or all are meant."""
+    if trainable == "all":
+        return frozenset(architecture.parameter_groups) | {"readout"}
+    if trainable is None or isinstance(trainable, str) or not isinstance(trainable, Iterable):
+        return architecture.check_trainable(trainable)
+    names = tuple(trainable)
+    others = tuple(name for name in names if name != "readout")
+    if "readout" in names and others:
+        return architecture.check_trainable(others) | {"readout"}
+    return frozenset(names) if names == ("readout",) else architecture.check_trainable(names)
