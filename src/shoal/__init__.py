@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # from the modules that define them, which mypy would take fo
         ConvResNet,
         FullyConnected,
         ImplicitNetwork,
+        LoopedNetwork,
         ResNet,
     )
     from shoal.asymptotics import GaussianMixture, centered
@@ -79,6 +80,7 @@ __all__ = [
     "Implicit",
     "ImplicitNetwork",
     "Loop",
+    "LoopedNetwork",
     "MonotoneCell",
     "Neumann",
     "NewtonKrylov",
