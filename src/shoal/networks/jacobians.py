@@ -189,7 +189,7 @@ class Jacobians:
         return torch.stack([part.to(self.dtype) for part in parts]).sum(0)
 
     def _sizes(self, x: ModuleInputs, *lengths: int) -> tuple[int, int]:
-        """How many samples, and how many of their outputs, fit twice into memory.
+        """The numbers of samples and of their outputs whose derivatives fit twice into memory.
 
         Outputs do not meet in the NTK: the more samples at once, the fewer are taken again.
         """

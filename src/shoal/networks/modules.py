@@ -188,7 +188,7 @@ def _copied(module: Module, silent: bool, copies: dict[int, Module]) -> Module:
 
 
 def solve_options(module: Module) -> SolveOptions | None:
-    """How a module solves for an equilibrium, with the log of its last solves, if it does."""
+    """The options and the log of a module that solves for an equilibrium."""
     options = getattr(module, "options", None)
     return options if isinstance(options, SolveOptions) else None
 
