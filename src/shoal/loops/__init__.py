@@ -8,6 +8,7 @@ from shoal.loops.distillation import Distillation
 from shoal.loops.equilibrium import EquilibriumReport, GradientCost, SolverCost
 from shoal.loops.find import find_loop
 from shoal.loops.loop import Loop, StopRule
+from shoal.loops.measures import LoopMeasures
 from shoal.loops.stopping import CalibratedRule, stop_rule
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "EquilibriumReport",
     "GradientCost",
     "Loop",
+    "LoopMeasures",
     "SampleDiagnosis",
     "Share",
     "SolverCost",
