@@ -58,6 +58,7 @@ def _lines(axes, results, name, labels=("law", "tied")):
 class Tying(_Loops):
     """Kernels of tied and untied streams against the number of iterations."""
 
+    activation: str = "erf"
     steps: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
     width: int = 512
     normalization: str | None = None
