@@ -113,11 +113,13 @@ class Transfer(_Loops):
     """Training losses of tied loops by gradient descent, against its step size."""
 
     steps: tuple[int, ...] = (2, 4, 8, 16, 32)
-    rates: tuple[float, ...] = tuple(2.0**k for k in range(-4, 9))
+    rates: tuple[float, ...] = tuple(2.0**k for k in range(-16, 3))
+    activation: str = "erf"
+    normalization: str | None = None
     width: int = 256
-    samples: int = 128
+    samples: int = 64
     descent: int = 30  # steps of gradient descent
-    small = dict(steps=(2, 8), rates=(1.0, 8.0, 64.0), width=32, samples=64, descent=5)
+    small = dict(steps=(2, 8), rates=(0.25, 1.0, 4.0), width=32, samples=64, descent=5)
 
     def points(self):
         return grid(law=POWERS, steps=self.steps)
@@ -155,7 +157,7 @@ class Transfer(_Loops):
             axes.set_xscale("log", base=2)
             axes.set_ylim(0, 0.6)
             axes.set_xlabel("learning rate")
-            axes.set_title(f"step scale {law}")
+            axes.set_title(r"$\varepsilon = $ " + _SAID[law])
         several[0].legend(title="$N$", fontsize="small")
         return figure
 
