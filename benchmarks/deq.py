@@ -14,8 +14,8 @@ import importlib.util
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -200,11 +200,9 @@ def floor(task: Task, forward: int, backward: int) -> Callable[[], None]:
 
 def cold(task: Task, rival: TorchDEQ | None, repeats: int) -> None:
     """Forward and backward pass from a cold start."""
-    plain = task.network(replace(ACCURATE, coarse_steps=0))
-    step(lambda: plain(task.x), task, plain)
-    products = plain.last_solve.evaluations, plain.last_adjoint.evaluations
     net = task.network()
     step(lambda: net(task.x), task, net)
+    products = net.last_solve.evaluations, net.last_adjoint.evaluations
     print(
         f"floor: {products[0]} products forward, {products[1]} backward; shoal's largest relative "
         f"residual: {relative(net.last_solve):.1e} forward, "
@@ -214,7 +212,6 @@ def cold(task: Task, rival: TorchDEQ | None, repeats: int) -> None:
     contestants: dict[str, Callable[[], object]] = {
         "shoal": lambda: step(lambda: net(task.x), task, net),
         "loss and autograd without a network": lambda: step(lambda: leaf, task, net),
-        "shoal in float32 alone": lambda: step(lambda: plain(task.x), task, plain),
         "floor": floor(task, *products),
     }
     if rival is not None:
@@ -242,7 +239,7 @@ def memory(task: Task) -> None:
     for gradient in (shoal.Implicit(), shoal.Unrolled()):
         held = {}
         for rtol in (1e-1, 1e-6):
-            net = task.network(shoal.Picard(rtol=rtol, coarse_steps=0), gradient=gradient)
+            net = task.network(shoal.Picard(rtol=rtol), gradient=gradient)
             tensors: dict[int, int] = {}
 
             def pack(tensor: Tensor, tensors: dict[int, int] = tensors) -> Tensor:
@@ -263,20 +260,18 @@ def memory(task: Task) -> None:
 
 def one_input(task: Task, repeats: int) -> None:
     """The time from an input that the network has not seen to its output, without a gradient."""
-    found = {}
-    for graphs in (True, False):
-        net = task.network(replace(ACCURATE, coarse_steps=0, graphs=graphs))
-        count = iter(itertools.cycle(range(len(task.x))))
+    net = task.network(ACCURATE)
+    count = iter(itertools.cycle(range(len(task.x))))
 
-        def run(net: shoal.networks.Network = net, count: Iterator[int] = count) -> Tensor:
-            at = next(count)
-            with torch.no_grad():
-                return net(task.x[at : at + 1])
+    def run() -> Tensor:
+        at = next(count)
+        with torch.no_grad():
+            return net(task.x[at : at + 1])
 
-        for _ in range(10):
-            run()
-        found["shoal" if graphs else "without CUDA graphs"] = run
-    report("one input", times(found, 3 * repeats, task.x.device), unit=1e3, name="ms")
+    for _ in range(10):
+        run()
+    found = times({"shoal": run}, 3 * repeats, task.x.device)
+    report("one input", found, unit=1e3, name="ms")
 
 
 def train(
@@ -296,7 +291,7 @@ def train(
 
 def training(task: Task, rival: TorchDEQ | None, rate: float, steps: int) -> None:
     """Full-batch training from the same start; the contestants take turns, step by step."""
-    net = task.network(warm_start=not task.x.is_cuda)  # where graphs are cheaper than what it takes
+    net = task.network(warm_start=not task.x.is_cuda)
     runs = {"shoal": train(lambda: net(task.x), net, task, rate, steps)}
     if rival is not None:
         rival.net = task.network()

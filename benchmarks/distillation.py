@@ -8,7 +8,7 @@ kept contracting by GainConstraint: on the whole of Fashion-MNIST from its offic
 or on scikit-learn's digits without one. With --conv the DEQ is convolutional, of M channels,
 on images of half the side. The last tenth of the training samples is held out of all
 training and decides; test samples play no part in that. Prints, for each activation, what
-diagnose says of its depth, the table of all candidates with accuracy, fidelity, calibration,
+diagnose says of its iterations, the table of all candidates with accuracy, fidelity, calibration,
 latency and memory, and one line of JSON; --output saves the numbers, and with matplotlib the
 frontiers.
 """
@@ -47,8 +47,8 @@ def data(options: argparse.Namespace) -> list[Tensor]:
 
 def trained(
     phi: shoal.Activation, x: Tensor, y: Tensor, options: argparse.Namespace
-) -> tuple[nn.Module, dict[str, Tensor], float]:
-    """A trained DEQ, its initial weights, and the seconds that training took."""
+) -> tuple[nn.Module, float]:
+    """A trained DEQ, and the seconds that training took."""
     kind = shoal.ConvDEQ if options.conv else shoal.DEQ
     net = shoal.build(
         kind(phi, recurrent_variance=0.2, input_variance=0.8),
@@ -62,7 +62,6 @@ def trained(
         solver=shoal.Picard(rtol=1e-4, max_steps=100),
         on_failure="status",
     )
-    initial = {name: tensor.clone() for name, tensor in net.state_dict().items()}
     optimizer = torch.optim.Adam(net.parameters(), lr=RATE)
     shoal.GainConstraint(net, max_gain=MAX_GAIN).attach(optimizer)
     steps = options.epochs * math.ceil(len(x) / BATCH)
@@ -77,17 +76,16 @@ def trained(
             schedule.step()
     if x.is_cuda:
         torch.cuda.synchronize()
-    return net, initial, time.perf_counter() - begin
+    return net, time.perf_counter() - begin
 
 
 def run(name: str, options: argparse.Namespace) -> dict[str, object]:
     """One activation: train, diagnose, distill, and test once."""
     x, y, x_test, y_test = data(options)
     rest = len(x) - len(x) // 10
-    net, initial, seconds = trained(ACTIVATIONS[name], x[:rest], y[:rest], options)
-    found = shoal.diagnose(net, None, x[rest : rest + 64], reference=initial)
-    depth = None if found.depth is None else {s: found.depth.quantile(s) for s in (0.5, 0.9, 1.0)}
-    print(f"{name}: {found!r}; effective depth {depth}; trained in {seconds:.0f} s", flush=True)
+    net, seconds = trained(ACTIVATIONS[name], x[:rest], y[:rest], options)
+    found = shoal.diagnose(net, x[rest : rest + 64], y=y[rest : rest + 64])
+    print(f"{name}: {found!r}; trained in {seconds:.0f} s", flush=True)
     twin = shoal.distill(
         net,
         x[:rest],
@@ -114,16 +112,14 @@ def run(name: str, options: argparse.Namespace) -> dict[str, object]:
         twin.save(options.output / f"{name}.json")
         if find_spec("matplotlib") is not None:
             twin.save(options.output / f"{name}.png")
-        found.save(options.output / f"{name}_diagnosis.json")
+        (options.output / f"{name}_diagnosis.json").write_text(found.to_json())
     return {
         "activation": name,
         "width": options.width,
         "epochs": options.epochs,
         "training_seconds": seconds,
         "behavior": found.behavior,
-        "spectral_radius": None if found.spectrum is None else found.spectrum.radius,
-        "effective_depth": depth,
-        "kernel_change": found.kernel_change and found.kernel_change._asdict(),
+        "stop_at": found.stop_at,
         "test_accuracy": tested,
         "distillation": twin.document(),
     }

@@ -102,9 +102,9 @@ class Contest:
         return (z - self.target).square().mean()
 
     def layer(self, cell: nn.Module, *, warm_start: bool = False) -> shoal.Equilibrium:
-        """The cell in shoal; on a GPU by CUDA graphs."""
+        """The cell in shoal."""
         solver = shoal.Picard(rtol=self.rtol, atol=0.0, max_steps=peer.STEPS)
-        return shoal.Equilibrium(cell, solver=solver, warm_start=warm_start, graphs=self.x.is_cuda)
+        return shoal.Equilibrium(cell, solver=solver, warm_start=warm_start)
 
     def step(self, cell: nn.Module, state: Callable[[], Tensor]) -> float:
         """A forward and a backward pass."""

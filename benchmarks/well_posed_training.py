@@ -50,10 +50,9 @@ class PlainCell(nn.Module):
 class Classifier(nn.Module):
     """An equilibrium and a linear readout."""
 
-    def __init__(self, cell: nn.Module, width: int, device: str) -> None:
+    def __init__(self, cell: nn.Module, width: int) -> None:
         super().__init__()
-        graphs = device.startswith("cuda")
-        self.layer = shoal.Equilibrium(cell, on_failure="status", graphs=graphs)
+        self.layer = shoal.Equilibrium(cell, on_failure="status")
         self.readout, self.width = nn.Linear(width, 10), width
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -165,7 +164,7 @@ def run(arguments: argparse.Namespace) -> dict[str, object]:
         cell: nn.Module = shoal.MonotoneCell(x.shape[1], width, activation)
     else:
         cell = PlainCell(x.shape[1], width, activation)
-    model = Classifier(cell, width, arguments.device).to(arguments.device)
+    model = Classifier(cell, width).to(arguments.device)
     start = time.perf_counter()
     largest, epochs = train(arguments, model, x, y)
     if x.is_cuda:

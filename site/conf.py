@@ -89,7 +89,7 @@ Spectra <spectra>
 Designs <design>
 Predicted training <training>
 Staying well-posed <staying-well-posed>
-Do I need this loop? <diagnosing>
+How many iterations? <diagnosing>
 When to stop <stopping>
 Replacing a loop <distilling>
 When depth pays <when-depth-pays>

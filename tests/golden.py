@@ -982,31 +982,37 @@ def training() -> Any:
 
 # Loops
 
-BEHAVIORS = {"settles": "converges"}  # one word for one thing, as it is stored
-
 
 @call(1e-4, "errors of outputs against a limit that is solved to 1e-6 or better")
 def diagnosed_loops() -> Any:
     net, x = net_of(tanh()), points(6, 4)
-    d = shoal.diagnose(net, None, x)
+    d = shoal.diagnose(net, x, equilibrium=True)
     z0 = torch.ones(3, 2).double()
     turn = torch.tensor([[0.0, -1.0], [1.0, 0.0]]).double()
     loops = {"turns": lambda z: z @ turn, "grows": lambda z: 1.5 * z}
-    behaviors = {name: shoal.diagnose(f, z0).behavior for name, f in loops.items()}
-    assert d.depth is not None
-    assert d.spectrum is not None
+    behaviors = {name: shoal.diagnose(shoal.Loop(f, z0)).behavior for name, f in loops.items()}
+    found = d.equilibrium
+    assert found is not None
+    assert found.spectrum is not None
+    states = torch.cat([one[:1] for one in found.states])
+    state, context = d.loop.begin(x)
+    final, errors = d.loop.head(states, context).detach(), []
+    for n in range(4):
+        off = (d.loop.head(state, context).detach() - final).norm(dim=1) / final.norm(dim=1)
+        errors.append([float(off.median()), float(off.max())])
+        state = d.loop.step(state, context, n)
     return {
-        "behavior": BEHAVIORS.get(d.behavior, d.behavior),
+        "behavior": d.behavior,
         "behaviors": behaviors,
-        "samples": d.samples,
-        "solved": d.solved,
-        "size": d.size,
-        "equilibria": list(d.equilibria.counts),
-        "contraction": d.equilibria.contraction,
-        "errors": [list(pair) for pair in d.depth.errors[:4]],
-        "norms": list(d.spectrum.norms),
-        "radii": list(d.spectrum.radii),
-        "converged": {type(s.solver).__name__: s.converged for s in d.solvers},
+        "samples": len(d.samples),
+        "solved": found.solved,
+        "size": states.shape[1],
+        "equilibria": list(found.counts),
+        "contraction": found.contraction,
+        "errors": errors,
+        "norms": list(found.spectrum.norms),
+        "radii": list(found.spectrum.radii),
+        "converged": {s.name: s.converged for s in found.solvers},
     }
 
 
@@ -1174,12 +1180,12 @@ def command_diagnose() -> Any:
         )
     return {
         "code": found["code"],
-        "samples": found["samples"],
-        "behavior": BEHAVIORS.get(found["behavior"], found["behavior"]),
-        "contraction": found["equilibria"]["contraction"],
-        "equilibria": found["equilibria"]["counts"],
-        "norms": found["jacobian"]["norms"],
-        "radii": found["jacobian"]["radii"],
+        "samples": len(found["samples"]),
+        "behavior": found["behavior"],
+        "contraction": found["equilibrium"]["contraction"],
+        "equilibria": found["equilibrium"]["counts"],
+        "norms": found["equilibrium"]["jacobian"]["norms"],
+        "radii": found["equilibrium"]["jacobian"]["radii"],
     }
 
 

@@ -45,7 +45,7 @@ def alive() -> int:
         lambda: torch.autograd.grad(LAYER(torch.zeros_like(X), X).sum(), WEIGHT),
         lambda: shoal.fixed_point(lambda z: cell(z, X), torch.zeros_like(X)).sum().backward(),
         lambda: shoal.empirical_kernel(MODULE, X),
-        lambda: shoal.diagnose(LAYER, torch.zeros_like(X), X, starts=1, steps=20),
+        lambda: shoal.diagnose(shoal.Loop(LAYER.cell, torch.zeros_like(X), X, steps=2)),
     ],
     ids=["training step", "fixed point", "empirical kernel", "diagnosis"],
 )

@@ -33,7 +33,6 @@ if TYPE_CHECKING:  # from the modules that define them, which mypy would take fo
     from shoal.asymptotics.spectrum import spectrum
     from shoal.certificates.certify import certify
     from shoal.designs.design import design
-    from shoal.diagnosis.diagnose import diagnose
     from shoal.distillation.distill import distill
     from shoal.equilibrium import (
         Anderson,
@@ -52,6 +51,7 @@ if TYPE_CHECKING:  # from the modules that define them, which mypy would take fo
     from shoal.kernels import kernel, kernel_function, kernel_operator
     from shoal.learning import gradient_flow, kernel_regression, learning_curve
     from shoal.loops import Loop
+    from shoal.loops.diagnose import diagnose
     from shoal.loops.find import find_loop
     from shoal.loops.stopping import stop_rule
     from shoal.networks import GainConstraint, MonotoneCell, export, load, save
@@ -126,7 +126,7 @@ _OPEN = ("activations", "adapters", "architectures", "data", "equilibrium", "gau
 _PACKAGES = (  # that define the other names, from the ground up
     *("activations", "architectures", "kernels", "asymptotics", "equilibrium"),
     *("networks", "designs", "learning", "training", "certificates"),
-    *("loops", "diagnosis", "distillation"),
+    *("loops", "distillation"),
 )
 
 if not TYPE_CHECKING:

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 from shoal.app.report import SECTIONS, Analysis, document, find, render, verdict
 from shoal.app.sections import Findings, Section, Subject
-from shoal.diagnosis.words import Row
+from shoal.core.words import Row
 
 EVIL = '<script>alert("x")</script>&'
 VOID = {"meta", "link", "br", "hr", "img"}

@@ -78,7 +78,7 @@ def test_it_prepares_once_for_both_passes():
 def test_diagnosis_and_penalty_take_them():
     cell, (zero, x) = Factored(), problem()
     layer = shoal.Equilibrium(cell)
-    assert shoal.diagnose(layer, zero, x.detach()).behavior == "settles"
+    assert shoal.diagnose(layer, zero, x.detach()).behavior == "converges"
     z = layer(zero, x).detach()
     exact = shoal.jacobian_penalty(layer, z, x, probes=4)
     jacobians = torch.stack(

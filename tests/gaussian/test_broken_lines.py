@@ -76,7 +76,8 @@ def test_hard_tanh_against_quadrature(low, high):
     a, b, c = triples(low, high, count=80)
     for phi in (HardTanh(), HardTanh(0.3)):
         for error in errors(phi, a, b, c):
-            assert error.max() <= 1e-13
+            # what both slopes at the ends cancel, if variances differ by a factor of a million
+            assert error.max() <= 2e-13
 
 
 @pytest.mark.thorough

@@ -193,8 +193,7 @@ def test_a_users_cell_at_once(channels, warm_start):
     shape = (6, channels, 8, 8) if channels else (6, 32)
     cells = {"cpu": cell, "cuda": copy.deepcopy(cell).cuda()}
     layers = {
-        device: shoal.Equilibrium(one, graphs=device == "cuda", warm_start=warm_start)
-        for device, one in cells.items()
+        device: shoal.Equilibrium(one, warm_start=warm_start) for device, one in cells.items()
     }
     optimizers = {d: torch.optim.Adam(layer.parameters(), 1e-3) for d, layer in layers.items()}
     generator = torch.Generator().manual_seed(2)

@@ -323,7 +323,7 @@ class Summed(nn.Module):
 @pytest.mark.parametrize(
     ("module", "options", "error", "message"),
     [
-        (nn.Linear(3, 1), {"trainable": {"wait"}}, ValueError, "chosen from the parameters weight"),
+        (nn.Linear(3, 1), {"trainable": {"wait"}}, ValueError, "there are weight, bias"),
         (nn.Linear(3, 1), {"trainable": ()}, ValueError, "at least one"),
         (nn.Linear(3, 1), {"trainable": {1}}, TypeError, "names of parameters"),
         (nn.Linear(3, 1), {"trainable": "weight"}, TypeError, "a set of names"),

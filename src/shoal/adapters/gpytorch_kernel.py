@@ -43,16 +43,16 @@ class GPyTorchKernel(Kernel):  # type: ignore[misc]
 
     It adds and multiplies with other kernels and stands in a ``ScaleKernel`` like any other.
     Learned variances are constrained: $\sigma_b^2$ and that of biases are positive, and
-    $\sigma_a^2 L^2 < 1$ for an activation with Lipschitz constant $L$, where the kernel surely
-    exists.
+    $\sigma_a^2 L^2 < 1$ for an activation with Lipschitz constant $L$, where the kernel is known to
+    exist.
 
     With ``ard_num_dims`` the network sees $x_k / \ell_k$, and the length scales $\ell_k$ of the
     features are learned too. With ``batch_shape`` there is one kernel for each batch of inputs;
     ``kernel[index]`` chooses among them.
 
     Where the activation is positively homogeneous and there are no biases, the input variance is a
-    factor of the kernel, and does what the ``outputscale`` of a ``ScaleKernel`` does: learn one of
-    them. It is a common factor of length scales, and not learned by default beside these.
+    factor of the kernel, like the ``outputscale`` of a ``ScaleKernel``: learn one of them. It is
+    also a common factor of length scales, and not learned by default beside these.
 
     Args:
         architecture: The network. Its variances are the initial ones.
@@ -67,8 +67,8 @@ class GPyTorchKernel(Kernel):  # type: ignore[misc]
             are none.
         lengthscale_prior: Their prior.
         lengthscale_constraint: Their constraint; positive by default.
-        batch_shape: How many kernels there are, each with parameters of its own; it is broadcast
-            with the batch dimensions of inputs. One by default.
+        batch_shape: Shape of a batch of kernels with separate parameters, broadcast with the batch
+            dimensions of inputs; one kernel by default.
         active_dims: Features that the kernel sees; all by default.
         image_shape: For architectures of images, such as a ``ConvDEQ``: channels and pixels along
             each axis, such as ``(1, 28, 28)``. Inputs are rows of numbers as ever, without batches.

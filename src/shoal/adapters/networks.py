@@ -36,7 +36,7 @@ def as_images(x: Any, architecture: Architecture, image_shape: Sequence[int] | N
 
     Args:
         x: A tensor or an array. shape: (n, p)
-        architecture: What it is for.
+        architecture: The architecture of the kernel.
         image_shape: Channels, and pixels along each axis; ``None`` for vectors.
     """
     if not isinstance(architecture, ImageArchitecture):
@@ -59,7 +59,7 @@ def as_images(x: Any, architecture: Architecture, image_shape: Sequence[int] | N
 
 
 def recurrent_limit(activation: Activation) -> float:
-    r"""The recurrent variance up to which the kernel of a DEQ surely exists: $1/L^2$.
+    r"""The recurrent variance up to which the kernel of a DEQ is known to exist: $1/L^2$.
 
     Raises:
         ValueError: If the activation is not Lipschitz.
@@ -72,7 +72,7 @@ def recurrent_limit(activation: Activation) -> float:
     constant = activation.lipschitz
     if not math.isfinite(constant):
         raise ValueError(
-            f"recurrent_variance must be fixed or get bounds of its own: {activation!r} is not "
+            f"recurrent_variance must be fixed or have explicit bounds: {activation!r} is not "
             "Lipschitz, so that no limit guarantees a kernel"
         )
     return 1 / constant**2 if constant > 0 else math.inf

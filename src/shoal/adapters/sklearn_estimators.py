@@ -194,12 +194,11 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, _KernelEstimator):  # ty
     r"""Ridge regression with the exact kernel of an infinitely wide network.
 
     With the NTK and little ridge, predictions are those of the network trained to the end by
-    gradient descent, from a function of zero. Inputs are taken as they are: the network has no
-    biases, so that inputs of one feature want a constant one beside it.
+    gradient descent, from a function of zero. The network has no biases: if inputs have one
+    feature, add a constant one.
 
     Args:
-        activation: Of a DEQ: an ``Activation``, or its name, such as ``"tanh"`` or
-            ``"leakyrelu:0.1"``.
+        activation: Activation of a DEQ, or its name, such as ``"tanh"`` or ``"leakyrelu:0.1"``.
         recurrent_variance: $\sigma_a^2$.
         input_variance: $\sigma_b^2$; ``"scale"`` is one over the mean squared norm of the training
             inputs, so that units do not matter.
@@ -238,8 +237,8 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, _KernelEstimator):  # ty
         Args:
             X: The inputs.
             y: The targets.
-            sample_weight: How often each sample counts, of shape (n,); once by default. With
-                weights, one matrix of all samples is factored, whatever ``memory`` says.
+            sample_weight: Number of times that each sample counts, of shape (n,); once by default.
+                With weights, one matrix of all samples is factored, whatever ``memory`` is.
         """
         x, targets = validate_data(
             self,
@@ -264,16 +263,6 @@ class KernelClassifier(ClassifierMixin, _KernelEstimator):  # type: ignore[misc]
 
     Args:
         activation: This and all other parameters are those of :class:`KernelRegressor`.
-        recurrent_variance: See there.
-        input_variance: See there.
-        ridge: See there.
-        which: See there.
-        trainable: See there.
-        fit_intercept: See there.
-        architecture: See there.
-        memory: See there.
-        image_shape: See there.
-        process_group: See there.
 
     Attributes:
         classes_: The classes, sorted.
@@ -374,7 +363,7 @@ def likeliest_scale(values: Array, classes: Array, weights: Array) -> float:
     Args:
         values: $f_c$ of each sample. shape: (n, classes)
         classes: Numbers of the classes. shape: (n,)
-        weights: How much each sample counts. shape: (n,)
+        weights: Weight of each sample. shape: (n,)
     """
     count, total = values.shape[1], weights.sum()
     shares = (total * np.eye(count)[classes] + 1 / count) / (total + 1)

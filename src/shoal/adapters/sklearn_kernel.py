@@ -59,16 +59,15 @@ class SklearnKernel(Kernel):  # type: ignore[misc]
     fix it if there is a ``ConstantKernel``.
 
     Args:
-        activation: Of the DEQ: an ``Activation``, or its name, such as ``"tanh"`` or
-            ``"leakyrelu:0.1"``.
+        activation: Activation of the DEQ, or its name, such as ``"tanh"`` or ``"leakyrelu:0.1"``.
         recurrent_variance: $\sigma_a^2$.
         input_variance: $\sigma_b^2$.
         recurrent_variance_bounds: A pair, or ``"fixed"``. By default, ``"kernel"``, the optimizer
-            stays where the kernel surely exists, $\sigma_a^2 L^2 < 1$ with the activation's
+            stays where the kernel is known to exist, $\sigma_a^2 L^2 < 1$ with the activation's
             Lipschitz constant $L$.
         input_variance_bounds: A pair, or ``"fixed"``.
-        bias_variance: The variance of the biases; none by default. Inputs of few features want
-            some: without them, kernels of one feature have rank two.
+        bias_variance: Variance of the biases; none by default. Without biases, kernels of inputs
+            with one feature have rank two.
         bias_variance_bounds: A pair, or ``"fixed"``; no biases stay none.
         which: ``"ck"``, the prior of the network's function at initialization, or ``"ntk"``.
         trainable: The groups of parameters that the NTK counts; all by default.
@@ -124,7 +123,7 @@ class SklearnKernel(Kernel):  # type: ignore[misc]
         Args:
             X: Inputs. shape: (n, p)
             Y: Other inputs; ``X`` by default. shape: (m, p)
-            eval_gradient: Whether to return the gradient too, which there is only for one set.
+            eval_gradient: Whether to return the gradient too; only without ``Y``.
 
         Returns:
             The matrix, of shape (n, m), and the gradient, of shape (n, n, len(theta)).

@@ -148,7 +148,7 @@ class DEQ(nn.Module):
 
         Args:
             func: Called with the state, or with its tensors if there are several; returns the same.
-            z_init: Where to start: a tensor, or a list or tuple of tensors.
+            z_init: The start: a tensor, or a list or tuple of tensors.
             solver_kwargs: Options of this call: ``f_max_iter``, ``tau`` (damping), ``m`` (memory
                 of ``"anderson"``), ``LBFGS_thres`` (of ``"broyden"``).
             sradius_mode: Not supported: ``shoal.diagnose`` estimates spectral radii.

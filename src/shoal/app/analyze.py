@@ -56,7 +56,6 @@ def analyze(
                      "of shoal.save, or weights.", rich_help_panel=_TRAINED),
     ] = None,
     code: options.Code = None,
-    reference: options.Reference = None,
     threads: options.Threads = 1,
     output: options.Output = None,
     json: options.Json = False,
@@ -69,8 +68,8 @@ def analyze(
     and scaled to a mean squared norm of one; columns on very different scales are standardized
     before. DATA is handwritten digits by default.
 
-    With --model it analyzes a trained model instead, on unscaled data: does it converge, how deep
-    is it, and what could replace it. FILE is read without running any code.
+    With --model it analyzes a trained model instead, on unscaled data: how many iterations
+    does it need, and what could replace it. FILE is read without running any code.
 
     Examples: shoal analyze flowers.csv --label kind --output analysis; shoal analyze prices.csv
     --label price --drop id,date --drop-missing; shoal analyze x.npy --label y.npy --model
@@ -86,14 +85,14 @@ def analyze(
         left_out(context, _OF_TABLES, "with --model")
         from shoal.app.models import analyze_model
 
-        analyze_model(model, code, reference, data, label, n, seed or 0, output=output, json=json)
+        analyze_model(model, code, data, label, n, seed or 0, output=output, json=json)
         return
     from shoal.app import output as out
     from shoal.app import report
     from shoal.app.inputs import load_inputs
     from shoal.app.sections import Subject
 
-    left_out(context, "code reference", "without --model")
+    left_out(context, "code", "without --model")
     sections = report.chosen(only, theory=full or output is not None)
     printed = report.chosen(only, theory=full)
     deq = None

@@ -30,7 +30,7 @@ from shoal.app.sections import (
     legend_below,
 )
 from shoal.core.figures import COLORS, GRAY, Axes
-from shoal.diagnosis.words import Row
+from shoal.core.words import Row
 
 _ORDER = (LOOP, LAYER, RBF, LINEAR, CONSTANT)
 _ABOUT = {

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from shoal.app.sections import Findings
     from shoal.certificates import Certificate, Condition
     from shoal.core.figures import Axes
-    from shoal.diagnosis.words import Row
+    from shoal.core.words import Row
     from shoal.networks import Network
 
 NOT_ESTABLISHED = 3
@@ -82,7 +82,7 @@ def certify(
     from shoal.app.inputs import load_inputs
     from shoal.core import checks
     from shoal.core.fields import plain
-    from shoal.diagnosis.words import Row
+    from shoal.core.words import Row
 
     if load is not None:
         left_out(context, _OF_A_NEW_NETWORK, "with --load")
@@ -176,7 +176,7 @@ def certify(
 def _findings(found: "Certificate", coverage: str, rows: "tuple[Row, ...]") -> "Findings":
     """The answer with its coverage, more rows, and the conditions as a checklist."""
     from shoal.app.sections import Findings
-    from shoal.diagnosis.words import Row
+    from shoal.core.words import Row
 
     best = found.gradient_descent
     answer = [Row("trains to zero loss", f"{best.status} {coverage}", best.theorem), *rows]

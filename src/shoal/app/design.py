@@ -70,8 +70,8 @@ def design(
     from shoal.app.inputs import load_inputs
     from shoal.app.sections import Findings
     from shoal.core import checks
+    from shoal.core.words import Row
     from shoal.designs.result import layer_activations
-    from shoal.diagnosis.words import Row
 
     deq = options.architecture_of(activation, recurrent_variance, input_variance)
     notes: tuple[str, ...] = ()

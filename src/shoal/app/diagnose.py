@@ -1,4 +1,4 @@
-"""``shoal diagnose``: does this trained model converge, how deep is it, what does it cost?"""
+"""``shoal diagnose``: how many iterations does this loop need, and do more help or hurt?"""
 
 from pathlib import Path
 from typing import Annotated
@@ -17,63 +17,72 @@ def diagnose(
         typer.Argument(help="A network of shoal.save, or with --code the weights of a model."),
     ],
     code: options.Code = None,
-    reference: options.Reference = None,
     data: Annotated[
         str, typer.Option(help="As for analyze, but not scaled.", rich_help_panel=DATA)
     ] = "digits",
-    label: options.Label = None,
+    label: Annotated[
+        str | None,
+        typer.Option("--labels", "--label", metavar="COLUMN", rich_help_panel=DATA,
+                     help="Labels per sample or per token: an .npy file, or a column of a CSV "
+                          "file."),
+    ] = None,
     n: Annotated[
         int, typer.Option("-n", "--n", min=1, help="Number of samples.", rich_help_panel=DATA)
     ] = 64,
+    steps: Annotated[
+        int | None, typer.Option(help="Number of iterations that the model runs, if not found.",
+                                 min=1, rich_help_panel=_ITERATION)
+    ] = None,
+    max_steps: Annotated[
+        int | None, typer.Option(help="Largest number of iterations; 16 times the model's own.",
+                                 min=1, rich_help_panel=_ITERATION)
+    ] = None,
     tolerance: Annotated[
-        float, typer.Option(help="Relative distance at which an output is as good as its limit.",
+        float, typer.Option(help="Relative distance up to which two values agree.",
                             rich_help_panel=_ITERATION)
     ] = 0.01,
-    starts: Annotated[
-        int, typer.Option(help="Number of initial states.", rich_help_panel=_ITERATION)
-    ] = 4,
-    steps: Annotated[
-        int, typer.Option(help="Largest number of iterations.", rich_help_panel=_ITERATION)
-    ] = 500,
+    equilibrium: Annotated[
+        bool | None, typer.Option(help="Measure the equilibrium, its Jacobian, solvers and "
+                                       "gradients; by default only of models that solve for one.",
+                                  rich_help_panel=_ITERATION)
+    ] = None,
     threads: options.Threads = 1,
     output: options.Output = None,
     json: options.Json = False,
 ) -> None:  # fmt: skip
-    """Does this trained model converge, and do I need its loop?
+    """How many iterations does this loop need, and do more help or hurt?
 
-    Does its iteration converge, cycle or diverge; after how many iterations is the output final;
-    is the equilibrium unique; what do solvers and gradients cost, and how large are their errors.
-    The file is read without running any code.
+    The loop is found in the model, and runs to 16 times its own count. The output is compared on
+    the way, decision by decision, with that of the model as it runs and with labels. The file is
+    read without running any code.
 
-    Examples: shoal diagnose net.safetensors; shoal diagnose weights.pt --code net.py:Model --data
-    x.npy --output found.
+    Examples: shoal diagnose net.safetensors; shoal diagnose model.pt --code file.py:make_model
+    --data tokens.npy --labels y.npy --output found.
 
-    Exit codes: 2, bad input; 3, no equilibrium was found for some samples.
+    Exit codes: 2, bad input; 3, no equilibrium was found for some samples of a model that solves.
     """
     import torch
 
     import shoal
     from shoal.app import output as out
-    from shoal.app.models import model_in, require_equilibria, samples_for, weights_in
-    from shoal.diagnosis.words import sections_of
+    from shoal.app.models import model_in, require_equilibria, samples_for
 
     torch.set_num_threads(threads)
     net = model_in(model, code)
-    before = None if reference is None else weights_in(reference)
-    x, _ = samples_for(net, data, n, label)
+    x, y = samples_for(net, data, n, label)
     out.prepare(output)
     with out.working("Diagnosing"):
         found = shoal.diagnose(
-            net, None, x, tolerance=tolerance, starts=starts, steps=steps, reference=before
-        )
+            net, x, y=None if label is None else y, steps=steps, max_steps=max_steps,
+            tolerance=tolerance, equilibrium=equilibrium,
+        )  # fmt: skip
     record = {"shoal": shoal.__version__, "file": str(model), "data": data, **found.document()}
-    sizes = f"{found.samples} samples, a state of size {found.size}"
-    parts = sections_of(found)
+    parts = found.parts()
     files = []
     if output is not None:
         page = out.render_page(
             f"Diagnosis of {found.model}",
-            f"{sizes}: it {found.behavior}",
+            found.verdict,
             [(part.name, part.title, part) for part in parts],
             device=x.device,
         )
@@ -81,7 +90,8 @@ def diagnose(
         files = out.save(output, contents)
 
     def show() -> None:
-        table = out.RowTable(f"{found.model}: {sizes}")
+        out.say(found.verdict)
+        table = out.RowTable("")
         for part in parts:
             table.add_part(part.title, part.rows)
         out.console().print(table)

@@ -17,15 +17,14 @@ import shoal
 from shoal.app import output as out
 from shoal.app.inputs import load_inputs
 from shoal.app.sections import Findings
-from shoal.diagnosis import Diagnosis
-from shoal.diagnosis.words import Row, sections_of
+from shoal.core.words import Row
 from shoal.distillation import Distillation
 from shoal.distillation.page import distillation_part
+from shoal.loops import Diagnosis
 
 NO_EQUILIBRIUM = 3
 _NESTED = ("state_dict", "model_state_dict", "model")  # where checkpoints keep the weights
 _DIAGNOSED, _DISTILLED = 64, 4000  # samples; some tens say as much as all
-_LAZY = 0.1  # change of the tangent kernel up to which training was nearly linear
 
 
 def model_in(file: Path, code: str | None) -> Module:
@@ -136,7 +135,6 @@ def _rows(path: str, n: int, dtype: torch.dtype) -> Tensor:
 def analyze_model(
     file: Path,
     code: str | None,
-    reference: Path | None,
     data: str,
     label: str | None,
     n: int | None,
@@ -147,11 +145,10 @@ def analyze_model(
 ) -> None:
     """Diagnose a trained model of a file, try replacements, and report both."""
     net = model_in(file, code)
-    before = None if reference is None else weights_in(reference)
     x, y = samples_for(net, data, _DISTILLED if n is None else n, label)
     out.prepare(output)
     with out.working("Diagnosing") as show:
-        found = shoal.diagnose(net, None, x[:_DIAGNOSED], reference=before)
+        found = shoal.diagnose(net, x[:_DIAGNOSED], y=None if y is None else y[:_DIAGNOSED])
         show("Trying replacements")
         twin = shoal.distill(net, x, y, seed=seed)
     rows = tuple(_answers(found, twin))
@@ -162,15 +159,16 @@ def analyze_model(
     }  # fmt: skip
     files = []
     if output is not None:
-        parts = [distillation_part(twin), *sections_of(found)]
+        parts = [distillation_part(twin), *found.parts()]
         page = out.render_page(
             f"Analysis of {found.model}",
-            f"{twin.verdict} Diagnosed on {found.samples} samples, distilled on {twin.trained_on}.",
+            f"{twin.verdict} Diagnosed on {len(found.samples)} samples, distilled on "
+            f"{twin.trained_on}.",
             [
                 ("answer", "Do I need this loop?", Findings(rows)),
                 *((part.name, part.title, part) for part in parts),
             ],
-            device=found.iterations[0].state.device,
+            device=x.device,
         )
         contents = {"report.html": page, "analysis.json": record}
         figures = {"diagnosis": found.plot(), "replacements": twin.plot()}
@@ -179,8 +177,7 @@ def analyze_model(
     def tell() -> None:
         out.show_rows(f"{found.model}: do I need this loop?", rows)
         out.say(str(twin))
-        for remedy in found.remedies:
-            out.say(f"{remedy.what[:1].upper()}{remedy.what[1:]}: {remedy.why}.")
+        out.say(found.verdict)
         out.note(
             "Held-out samples are a quarter of the samples. A model that was trained on them "
             "remembers them, and its replacements do not: give samples that it has not seen."
@@ -191,9 +188,11 @@ def analyze_model(
 
 
 def require_equilibria(found: Diagnosis) -> None:
-    """Exit with a message if no equilibrium was found for some samples."""
-    if missing := found.samples - found.solved:
-        out.note(f"No equilibrium was found for {missing} of {found.samples} samples.")
+    """Exit with a message if a model that solves found no equilibrium for some samples."""
+    samples = len(found.samples)
+    solved = samples if found.equilibrium is None else found.equilibrium.solved
+    if found.loop.solves and solved < samples:
+        out.note(f"No equilibrium was found for {samples - solved} of {samples} samples.")
         raise typer.Exit(NO_EQUILIBRIUM)
 
 
@@ -204,20 +203,5 @@ def _answers(found: Diagnosis, twin: Distillation) -> Iterator[Row]:
     plain = named.get("plain layer, on labels") or named["plain layer, on outputs"]
     near = "yes" if plain.loss <= twin.tolerance else "no"
     yield Row("does a plain layer do?", near, f"{plain.name}: {twin.lost(plain)}")
-    yield Row(
-        "does it converge?",
-        ", ".join(f"{name}: {count}" for name, count in found.behaviors.items()),
-        f"of {found.samples} samples {found.solved} have an equilibrium that a solver finds",
-    )
-    if found.depth is not None:
-        half, every = found.depth.quantile(0.5), found.depth.quantile(1.0)
-        within = f"within {found.depth.tolerance:.0%} of the limit"
-        words = f"iterations for half of the samples, and for all that converge, {within}"
-        yield Row("how deep is it?", f"{half}, {every}", words)
-    change = found.kernel_change
-    if change is None:
-        yield Row("kernel regime", "", "unknown: --reference gives the weights before training")
-    else:
-        lazy = change.relative <= _LAZY
-        words = "nearly linear: a design learns the same" if lazy else "far from its kernel"
-        yield Row("kernel regime", f"{change.relative:.0%}", f"change of the NTK: {words}")
+    yield Row("how many iterations?", str(found.stop_at or "unknown"), found.verdict)
+    yield Row("does the loop matter?", found.loop_matters, f"running on: {found.running_on}")

@@ -79,10 +79,6 @@ Standardize = Annotated[
         rich_help_panel=DATA,
     ),
 ]
-Reference = Annotated[
-    Path | None,
-    typer.Option(metavar="WEIGHTS", help="Weights before training, to compare tangent kernels."),
-]
 Code = Annotated[
     str | None,
     typer.Option(metavar="PATH.py:FACTORY",

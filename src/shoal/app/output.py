@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from jinja2 import Template
 
     from shoal.app.sections import Findings
-    from shoal.diagnosis.words import Part, Row
+    from shoal.core.words import Part, Row
 
 _INTERVAL = 4.0  # seconds between lines of progress in a pipe
 _MARKS = {None: ("  ", ""), True: ("✓ ", "green"), False: ("✗ ", "red")}

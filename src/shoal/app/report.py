@@ -14,7 +14,7 @@ from shoal.core.exceptions import AccuracyError, ConvergenceError
 from shoal.core.fields import plain
 from shoal.core.figures import Figure, empty_figure, style
 from shoal.core.files import finite, json_text
-from shoal.diagnosis.words import Row
+from shoal.core.words import Row
 
 Analysis = dict[Section, Findings]
 

@@ -12,7 +12,7 @@ from shoal import DEQ
 from shoal.app.comparison import LOOP, Contest, compare
 from shoal.app.inputs import Inputs
 from shoal.core.figures import Axes, Figure
-from shoal.diagnosis.words import Row
+from shoal.core.words import Row
 
 _LEAST = 20  # samples for five folds
 

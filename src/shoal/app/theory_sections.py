@@ -19,7 +19,7 @@ from shoal.app.sections import (
     legend_below,
 )
 from shoal.core.figures import COLORS, Axes
-from shoal.diagnosis.words import Row
+from shoal.core.words import Row
 
 _WIDTH = 1024  # of the network whose gain is measured
 

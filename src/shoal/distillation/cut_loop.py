@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from shoal.diagnosis.model_loop import ModelLoop, loop_of, solved_by
+from shoal.distillation.model_loop import ModelLoop, loop_of, solved_by
 from shoal.equilibrium.state import State
 
 _FITTED = 8192  # samples that the correction is fitted to, at most

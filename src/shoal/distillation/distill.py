@@ -11,9 +11,9 @@ from shoal.architectures import Architecture, ConvDEQ, ImplicitArchitecture
 from shoal.core.checks import float_tensor, instance, integer, items, real
 from shoal.core.measuring import timed
 from shoal.core.settings import in_standard_settings
-from shoal.diagnosis.model_loop import loop_of
 from shoal.distillation.candidates import Setting, candidates
 from shoal.distillation.measures import Measured, latencies, peaks, scores
+from shoal.distillation.model_loop import loop_of
 from shoal.distillation.result import Distillation
 from shoal.distillation.samples import Samples, Split, outputs_of, samples_of, split
 from shoal.networks import Network

@@ -3,8 +3,7 @@
 from typing import Any
 
 from shoal.core.figures import Figure, empty_figure
-from shoal.core.words import memory_words
-from shoal.diagnosis.words import Part, Row
+from shoal.core.words import Part, Row, memory_words
 from shoal.distillation.measures import Measured
 from shoal.distillation.result import Distillation
 

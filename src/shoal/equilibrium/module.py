@@ -66,9 +66,6 @@ class Equilibrium(nn.Module):
             the backward pass.
         warm_start: Whether solves in training begin where the last one ended, if that was of a
             state of the same shape; for training on all data at once.
-        graphs: Whether solves of ``Picard`` that recur on a GPU may be made as one CUDA graph each.
-            The cell must be a module that does the same operations on the device every time, with
-            nothing but the state, its inputs, its parameters and buffers, and changes none of them.
 
     Attributes:
         solution: How the last call went: a :class:`Solution` whose ``value`` is the state.
@@ -104,7 +101,6 @@ class Equilibrium(nn.Module):
         batched: bool = True,
         separable: bool = False,
         warm_start: bool = False,
-        graphs: bool = False,
     ) -> None:
         super().__init__()
         if not callable(cell):
@@ -123,9 +119,6 @@ class Equilibrium(nn.Module):
         )
         self.batched, self.separable = flag("batched", batched), flag("separable", separable)
         self.warm_start = flag("warm_start", warm_start)
-        if flag("graphs", graphs) and not isinstance(cell, nn.Module):
-            raise TypeError(f"cell must be a module if graphs is True, got {type(cell).__name__}")
-        self.graphs = graphs
         if self.separable and not self.batched:
             raise ValueError("separable must be False for a state that is one sample, got True")
         self.solution: Solution | None = None

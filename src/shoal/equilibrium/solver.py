@@ -82,10 +82,6 @@ class Picard(Solver):
     better: the vectors $J^k r$ are nearly orthogonal, of norms $\rho^k$, so the best combination
     of them, which Krylov methods find, is smaller than the last one by $\sqrt{1 - \rho^2}$ only.
 
-    Args:
-        graphs: Whether solves that recur on a GPU may be recorded as CUDA graphs: for networks of
-            :func:`shoal.build`, and for modules in ``Equilibrium(..., graphs=True)``.
-
     Example:
         >>> import torch
         >>> from shoal.equilibrium import Picard, solve
@@ -95,7 +91,6 @@ class Picard(Solver):
     """
 
     max_steps: int = field(default=1000, kw_only=True)
-    graphs: bool = field(default=True, kw_only=True)
 
     def step(
         self,

@@ -30,7 +30,7 @@ _VARIANCES = (0.4, 1.0, 2.3)  # at which the closed form of a user is checked ..
 _COSINES = (-0.8, 0.0, 0.3, 0.95)
 _AGREEMENT = 1e-8  # ... relative to the mean squares
 _NODES, _PANEL = 16, 1.2  # nodes of a panel, and its width in the logarithm of the angle
-_LEAST = 1e-16  # an angle of zero
+_LEAST = 1e-20  # an angle of zero
 _TINY, _FARTHEST = 1e-150, 100.0  # a standard deviation of zero; where densities are zero
 _BLOCK = 1 << 19  # numbers that are formed together
 
@@ -88,12 +88,12 @@ def _check(phi: Activation) -> None:
 
 @dataclass(frozen=True)
 class BrokenLine(ClosedForm):
-    r"""$\varphi(x) = \beta + m x + \tfrac12 \sum_i J_i |x - \kappa_i|$.
+    r"""$\varphi(x) = \varphi(0) + m x + \sum_i J_i (|x| - |\kappa_i|)_+$, by the side of each kink.
 
     Attributes:
-        value: $\beta$.
-        slope: $m$.
-        kinks: $\kappa_i$ and $J_i$.
+        value: $\varphi(0)$.
+        slope: $m$, the slope below zero if there is a kink at zero.
+        kinks: $\kappa_i$ and $J_i$; those at zero belong to the right.
     """
 
     value: float
@@ -104,20 +104,36 @@ class BrokenLine(ClosedForm):
     @cached_property
     def _bend(self) -> float:
         """The sum of all jumps, which is zero if both ends have one slope."""
-        total = math.fsum(jump for _, jump in self.kinks)
-        return total if abs(total) > 1e-14 * sum(abs(jump) for _, jump in self.kinks) else 0.0
+        return _sum([jump for _, jump in self.kinks])
+
+    @cached_property
+    def _straight(self) -> float:
+        """The mean slope of both ends."""
+        halves = [math.copysign(jump / 2, jump * (place >= 0 or -1)) for place, jump in self.kinks]
+        return _sum([self.slope, *halves])
+
+    def _narrow(self, variance: Tensor) -> Tensor:
+        """Whether a Gaussian is narrower than the straight piece about zero.
+
+        Then what the kinks add is small, otherwise what is left of the slopes at the ends: each is
+        computed without differences of larger numbers.
+        """
+        return variance < min(abs(place) for place, _ in self.kinks) ** 2
 
     def means(self, variance: Tensor) -> tuple[Tensor, Tensor]:
         r"""$\mathbb{E}[\varphi(u)]$ and $\mathbb{E}[\varphi'(u)]$."""
-        std = variance.sqrt()
-        level, spread, slope = torch.zeros_like(std), torch.zeros_like(std), torch.zeros_like(std)
+        std, narrow = variance.sqrt(), self._narrow(variance)
+        level, slope = (torch.full_like(std, x) for x in (self.value, self.slope))
+        wide = torch.full_like(std, self._straight)
         for place, jump in self.kinks:
-            h = _distance(place, variance)
-            share = torch.erf(h / math.sqrt(2)) * (jump / 2)
-            level, slope = level + place * share, slope - share
-            spread = spread + jump / math.sqrt(2 * math.pi) * torch.expm1(-(h**2) / 2)
-        spread = spread + self._bend / math.sqrt(2 * math.pi)
-        return self.value + level + spread * std, self.slope + slope
+            h = _distance(abs(place), variance)
+            side, root = (1.0 if place >= 0 else -1.0), h / math.sqrt(2)
+            bell = torch.exp(-(h**2) / 2)
+            mills = math.sqrt(math.pi / 2) * torch.special.erfcx(root)
+            level = level + jump / math.sqrt(2 * math.pi) * std * bell * (1 - h * mills)
+            slope = slope + side * jump / 2 * torch.erfc(root)
+            wide = wide - side * jump / 2 * torch.erf(root)
+        return level, torch.where(narrow, slope, wide)
 
     def mean(self, a: Tensor) -> Tensor:
         r"""$\mathbb{E}[\varphi(u)]$."""
@@ -139,22 +155,29 @@ class BrokenLine(ClosedForm):
         """Both duals, exactly symmetric. shape: (2, *c.shape)."""
         a, b = torch.maximum(a, b), torch.minimum(a, b)
         cosine, sine = correlation(a, b, c)
-        angle = torch.atan2(sine, cosine)
-        found = self.at_angles(a.reshape(-1), b.reshape(-1), angle.reshape(-1))
-        return found.view(2, *c.shape)
+        flat = (t.reshape(-1) for t in (a, b, torch.atan2(sine, cosine.abs()), cosine < 0))
+        return self._at(*flat).view(2, *c.shape)
 
     def at_angles(self, a: Tensor, b: Tensor, angle: Tensor) -> Tensor:
         """Both duals at vectors of variances and angles. shape: (2, n)."""
-        least = min(1.0, *(float(t.min()) for t in (angle, math.pi - angle))) if len(angle) else 1.0
-        count = math.ceil(math.log(math.pi / 2 / max(least, _LEAST)) / _PANEL)
-        step = max(1, _BLOCK // (count * _NODES))
-        blocks = zip(a.split(step), b.split(step), angle.split(step), strict=True)
-        return torch.cat([a.new_empty(2, 0), *(self._block(*some, count) for some in blocks)], 1)
+        return self._at(a, b, torch.minimum(angle, math.pi - angle), angle > math.pi / 2)
 
-    def _block(self, a: Tensor, b: Tensor, angle: Tensor, count: int) -> Tensor:
+    def _at(self, a: Tensor, b: Tensor, near: Tensor, obtuse: Tensor) -> Tensor:
+        """The same at acute angles or their supplements, whose digits are all kept."""
+        least = min(1.0, float(near.min())) if len(near) else 1.0
+        count = math.ceil(math.log(math.pi / 2 / max(least, _LEAST)) / _PANEL)
+        step, found = max(1, _BLOCK // (count * _NODES)), a.new_empty(2, len(a))
+        for narrow in (True, False):
+            for some in (self._narrow(torch.minimum(a, b)) == narrow).nonzero()[:, 0].split(step):
+                block = (t[some] for t in (a, b, near, obtuse))
+                found[:, some] = self._block(*block, count, narrow=narrow)
+        return found
+
+    def _block(
+        self, a: Tensor, b: Tensor, near: Tensor, obtuse: Tensor, count: int, *, narrow: bool
+    ) -> Tensor:
         (mean, slope), (other, other_slope) = self.means(a), self.means(b)
-        obtuse = angle > math.pi / 2
-        near = torch.where(obtuse, math.pi - angle, angle).clamp(min=_LEAST)
+        near = near.clamp(min=_LEAST)
         # from the right angle to the nearer end, in log θ; beyond it, S at π - θ
         nodes, weights = (t.to(a) for t in gauss_legendre(_NODES))
         share = (
@@ -163,18 +186,21 @@ class BrokenLine(ClosedForm):
         length = (math.pi / 2 / near).log()
         r = (math.pi / 2) * torch.exp(-length[:, None] * share)
         weight = r * length[:, None] * (weights / (2 * count)).repeat(count)
-        density = self._density(a[:, None], b[:, None], r, obtuse[:, None]).mul_(weight)
+        density = self._density(a[:, None], b[:, None], r, obtuse[:, None], narrow=narrow)
+        density.mul_(weight)
         fall = density.sum(1)
         # cos θ - cos r = 2 sin((r + θ)/2) sin((r - θ)/2)
         lever = 2 * ((r + near[:, None]) / 2).sin_() * ((r - near[:, None]) / 2).sin_()
         moved = (density * lever).sum(1)
-        cosine = (math.pi / 2 - angle).sin()  # zero at a right angle
-        root = a.sqrt() * b.sqrt()
-        straight = slope * other_slope
-        dual = mean * other + root * (cosine * straight + moved)
+        cosine = (math.pi / 2 - near).sin()  # zero at a right angle
+        root, straight = a.sqrt() * b.sqrt(), slope * other_slope
+        moved = moved + torch.where(obtuse, -cosine, cosine) * straight
+        dual = mean * other + root * moved
         return torch.stack([dual, straight + torch.where(obtuse, -fall, fall)])
 
-    def _density(self, a: Tensor, b: Tensor, angle: Tensor, obtuse: Tensor) -> Tensor:
+    def _density(
+        self, a: Tensor, b: Tensor, angle: Tensor, obtuse: Tensor, *, narrow: bool
+    ) -> Tensor:
         """S at an angle, or at its supplement."""
         squared_sine, half = angle.sin().square_(), (angle / 2).cos().square_()
         total, mirror = torch.zeros_like(angle), torch.where(obtuse, -torch.ones_like(b), 1.0)
@@ -183,8 +209,10 @@ class BrokenLine(ClosedForm):
                 h, k = _distance(place, a), _distance(other, b) * mirror
                 # (h² + k² - 2hk cos θ) / sin²θ
                 exponent = (h - k) ** 2 / squared_sine + h * k / half
-                total.add_(exponent.mul_(-0.5).expm1_(), alpha=jump * other_jump)
-        return total.add_(self._bend**2).div_(2 * math.pi)
+                exponent.mul_(-0.5)
+                term = exponent.exp_() if narrow else exponent.expm1_()
+                total.add_(term, alpha=jump * other_jump)
+        return total.add_(0.0 if narrow else self._bend**2).div_(2 * math.pi)
 
 
 def _distance(place: float, variance: Tensor) -> Tensor:
@@ -200,9 +228,12 @@ def broken_line(phi: Activation) -> BrokenLine | None:
         return None
     if not vanishes(phi, 2, reach(phi)):
         return None
-    far = max(abs(place) for place, _ in kinks) + 1.0
-    left, right = phi(torch.tensor([-far, far], dtype=torch.float64)).tolist()
-    ends = phi.derivative(torch.tensor([-far, far], dtype=torch.float64)).tolist()
-    middle = math.fsum(jump * (far - place) + jump * (far + place) for place, jump in kinks)
-    value = (left + right) / 2 - middle / 4
-    return BrokenLine(value, sum(ends) / 2, tuple(kinks))
+    below = max((place for place, _ in kinks if place < 0), default=-2.0)
+    points = torch.tensor([0.0, below / 2], dtype=torch.float64)
+    return BrokenLine(float(phi(points)[0]), float(phi.derivative(points)[1]), tuple(kinks))
+
+
+def _sum(terms: list[float]) -> float:
+    """The sum, exactly zero where it is one but for rounding."""
+    total = math.fsum(terms)
+    return total if abs(total) > 1e-14 * sum(map(abs, terms)) else 0.0

@@ -209,12 +209,16 @@ def _threshold(logits: Tensor, y: Tensor | None, kind: Kind) -> float:
 
 
 def _scaled(decisions: Decisions, output: Any) -> Decisions:
-    """Decisions with the scale of values; the size of the output where samples do not differ."""
+    """Decisions with the scale of values."""
     if decisions.kind != "value":
         return decisions
-    scores = decisions.scores(output)[:, 0].double()
-    scores = scores[scores.isfinite().all(-1)]
-    size = scores.square().sum(-1).mean().sqrt()
-    spread = (scores - scores.mean(0)).square().sum(-1).mean().sqrt()
-    scale = float(spread if spread > 1e-6 * size else size) if len(scores) else 1.0
-    return replace(decisions, scale=scale or 1.0)
+    return replace(decisions, scale=scale_of(decisions.scores(output)))
+
+
+def scale_of(values: Tensor) -> float:
+    """The spread of values over samples; their size where samples do not differ."""
+    rows = values.reshape(len(values), -1).double()
+    rows = rows[rows.isfinite().all(-1)]
+    size = rows.square().sum(-1).mean().sqrt()
+    spread = (rows - rows.mean(0)).square().sum(-1).mean().sqrt()
+    return float(spread if spread > 1e-6 * size else size) or 1.0 if len(rows) else 1.0

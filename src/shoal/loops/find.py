@@ -1,7 +1,8 @@
 """The loop inside a model, as the model is."""
 
 import copy
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from shoal.core.checks import instance
 from shoal.core.torch_compat import pytree
 from shoal.core.words import counted
 from shoal.loops.hosts import iterations_of, unrolled
-from shoal.loops.loop import Loop, Output, State
+from shoal.loops.loop import Loop, Output, State, floating, with_floating
 from shoal.loops.repeats import Repeats, find_repeats
 from shoal.loops.segments import Layout, Segments
 from shoal.loops.trace import HINT, Trace, batch_of, trace
@@ -169,7 +170,7 @@ class _TracedParts:
         elif segments.steps:
             loop.max_steps = self._last_step(inputs, steps)
         with torch.no_grad():
-            loop.samples_coupled = self.coupled or _mixes(loop, inputs)
+            loop.samples_coupled = self.coupled or mixes(loop, inputs)
         return loop
 
     def begin(self, *inputs: Any) -> tuple[State, Context]:
@@ -204,6 +205,12 @@ class _TracedParts:
         pairs = zip(context.values, self._shared, strict=True)
         values = [layout.taken(value, rows, context.batch) for value, layout in pairs]
         return Context(values, len(rows), count, context.segments)
+
+    def tensors(self, context: Context) -> list[Tensor]:
+        return floating(context.values)
+
+    def with_tensors(self, context: Context, tensors: Sequence[Tensor]) -> Context:
+        return replace(context, values=with_floating(context.values, tensors))
 
     def _rows(self, values: list[Tensor], context: Context) -> State:
         """Values of a batch as a state, a tensor or several with samples first."""
@@ -324,10 +331,10 @@ def _differences(loop: Loop, model: Module, inputs: tuple[Any, ...]) -> dict[int
     return found
 
 
-def _mixes(loop: Loop, inputs: tuple[Any, ...]) -> bool:
+def mixes(loop: Loop, inputs: tuple[Any, ...]) -> bool:
     """Whether some samples of a batch have other states without the rest of it."""
     state, context = loop.begin(*inputs)
-    batch = batch_of(inputs)
+    batch = len(pytree.tree_leaves(state)[0])
     rows = torch.randperm(batch, generator=torch.Generator().manual_seed(0))[: batch // 2 + 1]
     rows = rows[: max(1, batch - 1)].to(pytree.tree_leaves(state)[0].device)
     some, other = loop.select(state, context, rows)

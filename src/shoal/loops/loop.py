@@ -1,6 +1,6 @@
 """A loop as a function of a model's inputs: its first state, its step, and its output."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Protocol, Self
 
@@ -44,6 +44,12 @@ class Parts(Protocol):
 
     def select(self, context: Any, rows: Tensor) -> Any:
         """Return the context of some samples."""
+
+    def tensors(self, context: Any) -> list[Tensor]:
+        """Return the floating-point tensors of a context that a step may depend on."""
+
+    def with_tensors(self, context: Any, tensors: Sequence[Tensor]) -> Any:
+        """Return a context with other tensors in place of these."""
 
 
 class Loop:
@@ -155,6 +161,14 @@ class Loop:
     def select(self, state: State, context: Any, rows: Tensor) -> tuple[State, Any]:
         """Return the state and the context of some samples."""
         return _take(state, rows), self._parts.select(context, rows)
+
+    def as_cell(self, context: Any) -> tuple[Callable[..., State], list[Tensor]]:
+        """Return a step as a function of the state and tensors, and the tensors of a context."""
+
+        def cell(state: State, *tensors: Tensor) -> State:
+            return self._parts.step(state, self._parts.with_tensors(context, tensors), 0)
+
+        return cell, self._parts.tensors(context)
 
     def states(self, *inputs: Any, steps: int | None = None) -> Iterator[State]:
         """Iterate over the states after 1, 2, ... iterations."""
@@ -296,6 +310,26 @@ class _CellParts:
             Tensor, lambda t: t[rows] if t.dim() and len(t) == count else t, inputs
         )
         return taken, len(rows)
+
+    def tensors(self, context: tuple[Any, int]) -> list[Tensor]:
+        return floating(context[0])
+
+    def with_tensors(self, context: tuple[Any, int], tensors: Sequence[Tensor]) -> tuple[Any, int]:
+        return with_floating(context[0], tensors), context[1]
+
+
+def floating(tree: Any) -> list[Tensor]:
+    """The floating-point tensors of a tree."""
+    leaves = pytree.tree_leaves(tree)
+    return [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+
+
+def with_floating(tree: Any, tensors: Sequence[Tensor]) -> Any:
+    """A tree with other floating-point tensors."""
+    others = iter(tensors)
+    return pytree.tree_map_only(
+        Tensor, lambda t: next(others) if t.is_floating_point() else t, tree
+    )
 
 
 def _same(inputs: tuple[Any, ...], others: tuple[Any, ...]) -> bool:

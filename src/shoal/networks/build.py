@@ -20,7 +20,7 @@ from shoal.networks.draw import MATRIX_LAWS, Law, Source, check_law
 from shoal.networks.equilibrium import EquilibriumNetwork, LoopNetwork, Solving
 from shoal.networks.implicit_network import ImplicitNetworkModule
 from shoal.networks.layered import ChainNetwork
-from shoal.networks.network import Network, NetworkSpec
+from shoal.networks.network import Network, NetworkSpec, chosen_groups
 
 _TAKEN = {*vars(Module()), "spec", "layers", "scales", "equilibrium"}
 
@@ -76,32 +76,31 @@ def build(
     on every device and in every dtype.
 
     Args:
-        architecture: What to build.
-        in_features: The size of an input; the number of its channels for networks of images.
-        width: The number of units, or channels, of each hidden layer.
-        out_features: The number of outputs.
-        seed: Where the random weights begin, below 2**64.
-        dtype: Of the weights, hence of inputs and outputs; PyTorch's default dtype by default.
-        device: Of the weights.
-        weights: Their law, of mean zero and unit variance: ``"gaussian"``, ``"rademacher"`` (signs)
-            or ``"uniform"`` for each of them; ``"orthogonal"`` or ``"symmetric"`` for the recurrent
-            matrices of a loop as a whole, at initialization, where the others are Gaussian.
-            Readouts that the architecture wants Rademacher are so in any case.
-        readout_scale: A factor of the readout at initialization; with 0 the network starts at 0.
-        trainable: The groups to train, out of ``architecture.parameter_groups``; all of them by
-            default. ``"all"`` trains a readout too that the architecture keeps fixed.
-        solver: As for :class:`~shoal.Equilibrium`, like the next three, which are for implicit
-            architectures: one solver, or several that take over from each other.
-        gradient: How equilibria are differentiated; ``Implicit()`` by default, which is exact.
+        architecture: The architecture.
+        in_features: Size of an input; for networks of images its number of channels.
+        width: Number of units, or channels, of each hidden layer.
+        out_features: Number of outputs.
+        seed: Seed of the random weights, below 2**64.
+        dtype: Dtype of the weights, hence of inputs and outputs; PyTorch's default one by default.
+        device: Device of the weights.
+        weights: Law of the weights, with mean zero and unit variance: ``"gaussian"``,
+            ``"rademacher"`` (signs) or ``"uniform"`` for each entry; ``"orthogonal"`` or
+            ``"symmetric"`` for whole recurrent matrices of a loop, beside Gaussian other weights.
+            Readouts that the architecture keeps fixed are Rademacher.
+        readout_scale: Factor of the readout at initialization; with 0 the network starts at 0.
+        trainable: Groups to train, out of ``architecture.parameter_groups``; all of them by
+            default. ``"all"`` includes a readout that the architecture keeps fixed.
+        solver: Solver of an implicit architecture, or several that take over from each other;
+            this and the next three options are those of :class:`~shoal.Equilibrium`.
+        gradient: Gradient of equilibria; ``Implicit()`` by default, which is exact.
         on_failure: ``"warn"``, ``"raise"`` or ``"status"``, if an equilibrium or its gradient does
             not converge. ``last_solve`` and ``last_adjoint`` have the status of each sample.
         warm_start: Whether solves in training begin where the last one ended, if that had as many
             samples. If the equilibrium is not unique, another start may lead to another one.
-        pixel_axes: Only for networks of images, such as a ``ConvDEQ``: along how many axes pixels
-            lie, 1, 2 (the default) or 3.
-        pixels: Only for networks of images: how many there are along each axis, such as
-            ``(28, 28)``. A readout of all pixels needs it; with another one images may have any
-            size, unless it is given.
+        pixel_axes: For networks of images, such as a ``ConvDEQ``: number of axes of pixels, 1, 2
+            (the default) or 3.
+        pixels: For networks of images: number of pixels along each axis, such as ``(28, 28)``. It
+            is required for a readout of all pixels. Without it, images may have any size.
 
     Returns:
         The network; its parameters are named like the architecture's groups.
@@ -153,7 +152,7 @@ def check_spec(
     pixel_axes: int | None,
     pixels: Sequence[int] | None = None,
 ) -> NetworkSpec[Any]:
-    """Check what a network is to be made of."""
+    """The description of a network, checked."""
     if not isinstance(architecture, Architecture):
         raise TypeError(f"architecture must be an Architecture, got {architecture!r}")
     axes, sides = _check_pixels(architecture, pixel_axes, pixels)
@@ -164,11 +163,11 @@ def check_spec(
         out_features=checks.size("out_features", out_features),
         weights=_check_law(architecture, weights),
         readout_scale=checks.real("readout_scale", readout_scale),
-        trainable=_check_trainable(architecture, trainable),
+        trainable=chosen_groups(architecture, trainable),
         pixel_axes=axes,
         pixels=sides,
     )
-    _network_class(architecture)  # which refuses what has no networks
+    _network_class(architecture)  # refuses architectures without networks
     return spec
 
 
@@ -187,7 +186,7 @@ def _check_law(architecture: Architecture, weights: str) -> Law:
 def _check_pixels(
     architecture: Architecture, axes: int | None, pixels: Sequence[int] | None
 ) -> tuple[int, tuple[int, ...]]:
-    """How many axes of pixels inputs have, none unless they are images, and pixels along them."""
+    """The number of axes of pixels, zero for vectors, and the number of pixels along each."""
     name = type(architecture).__name__
     if not isinstance(architecture, ImageArchitecture):
         for option, value in (("pixel_axes", axes), ("pixels", pixels)):
@@ -213,19 +212,6 @@ def _check_pixels(
     if sides:
         architecture.check_pixels("pixels", (1, 1, *sides))
     return count, sides
-
-
-def _check_trainable(architecture: Architecture, trainable: Iterable[str] | None) -> frozenset[str]:
-    """The groups to train; a fixed readout is one of them only if it is named or all are meant."""
-    if trainable == "all":
-        return frozenset(architecture.parameter_groups) | {"readout"}
-    if trainable is None or isinstance(trainable, str) or not isinstance(trainable, Iterable):
-        return architecture.check_trainable(trainable)
-    names = tuple(trainable)
-    others = tuple(name for name in names if name != "readout")
-    if "readout" in names and others:
-        return architecture.check_trainable(others) | {"readout"}
-    return frozenset(names) if names == ("readout",) else architecture.check_trainable(names)
 
 
 def shapes(spec: NetworkSpec[Any]) -> dict[str, tuple[int, ...]]:

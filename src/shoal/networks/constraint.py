@@ -12,7 +12,7 @@ Groups act on channels of their own: the norm is the largest of theirs.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -25,7 +25,7 @@ from shoal.core.checks import instance, items, real
 from shoal.equilibrium import Equilibrium
 from shoal.networks.equilibrium import EquilibriumNetwork
 from shoal.networks.gain import GainBound, MatrixNorm
-from shoal.networks.modules import is_named
+from shoal.networks.modules import names_matching
 from shoal.networks.network import Network
 
 _SLACK = 0.02  # how far below the bound weights are moved, so that not every step must do so
@@ -170,10 +170,13 @@ def _module_gains(module: nn.Module, patterns: object) -> list[_Gain]:
         if isinstance(layer, known)
     }
     parameters = dict(module.named_parameters())
-    names = dict.fromkeys(layers)
+    names = [*layers]
     if patterns is not None:
+        given = (patterns,) if isinstance(patterns, str) else items("weights", patterns, "names")
         matrices = [n for n, p in parameters.items() if p.dim() >= 2 or n in layers]
-        names = _named({**dict.fromkeys(matrices), **names}, patterns)
+        known_names = dict.fromkeys([*matrices, *layers])
+        kind = "weights of linear or convolutional layers, or matrices"
+        names = names_matching("weights", given, known_names, kind)
     found: dict[tuple[int, int], tuple[float, _Gain]] = {}
     for name in names:
         layer = layers.get(name)
@@ -208,20 +211,6 @@ def _module_gains(module: nn.Module, patterns: object) -> list[_Gain]:
 def _read(owner: nn.Module, attribute: str) -> list[Tensor]:
     """A weight, as it is now."""
     return [getattr(owner, attribute)]
-
-
-def _named(names: Iterable[str], patterns: object) -> dict[str, None]:
-    """The names that patterns choose, each of which must choose one."""
-    given = (patterns,) if isinstance(patterns, str) else items("weights", patterns, "names")
-    if not given or not all(isinstance(pattern, str) for pattern in given):
-        raise TypeError(f"weights must be names of weights, got {patterns!r}")
-    for pattern in given:
-        if not any(is_named(name, pattern) for name in names):
-            raise ValueError(
-                "weights must name linear or convolutional weights, or matrices, of the "
-                f"network, got {pattern!r}; there are {', '.join(names) or 'none'}"
-            )
-    return {name: None for name in names if any(is_named(name, one) for one in given)}
 
 
 def _patch_factor(layer: Any) -> float:

@@ -20,7 +20,7 @@ def check_law(value: str) -> Law:
 
 
 def law_of_entries(law: Law) -> Law:
-    """The law of weights beside recurrent ones, whose entries are independent."""
+    """The law of all other weights, whose entries are independent."""
     return "gaussian" if law in MATRIX_LAWS else law
 
 
@@ -30,7 +30,7 @@ class Source:
     They are drawn on the CPU in float64, then rounded and moved.
 
     Args:
-        seed: Where the stream begins.
+        seed: Seed of the stream.
         dtype: The dtype of the weights.
         device: The device of the weights.
     """

@@ -7,7 +7,7 @@ theorem. Other modules are differentiated with respect to all of their parameter
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, TypedDict, Unpack, overload
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,11 +15,10 @@ from torch.nn import Module
 
 from shoal.core.checks import flag
 from shoal.core.settings import in_standard_settings
-from shoal.kernels import Kernels
 from shoal.kernels.arguments import memory_limit
 from shoal.networks.jacobians import Jacobians, chosen_parameters
 from shoal.networks.modules import Inputs, ModuleInputs, check_whole, exact
-from shoal.networks.network import LinearMap, Network, Trace
+from shoal.networks.network import LinearMap, Network, Trace, chosen_groups
 
 Features = str | Callable[..., Tensor]
 
@@ -27,53 +26,18 @@ _MEMORY = 2**30  # bytes
 _SAMPLES = 256  # whose features are evaluated at once
 
 
-class TangentKernel(NamedTuple):
-    """The NTK of a module whose features are not specified.
+class EmpiricalKernels(NamedTuple):
+    """The kernels of a finite network, or of any module.
 
     Attributes:
-        ck: ``None``.
+        ck: The conjugate kernel; ``None`` for a module whose features are not specified.
         ntk: The neural tangent kernel of the trained parameters.
     """
 
-    ck: None
+    ck: Any
     ntk: Tensor
 
 
-class KernelOptions(TypedDict, total=False):
-    """The keywords of ``empirical_kernel`` besides ``features``, for type checkers."""
-
-    trainable: Iterable[str] | None
-    diag: bool
-    memory: int | str | None
-
-
-@overload
-def empirical_kernel(  # type: ignore[overload-overlap]  # a network always has features
-    model: Network[Any],
-    x1: Tensor,
-    x2: Tensor | None = None,
-    *,
-    features: Features | None = None,
-    **options: Unpack[KernelOptions],
-) -> Kernels: ...
-@overload
-def empirical_kernel(
-    model: Module,
-    x1: Inputs,
-    x2: Inputs | None = None,
-    *,
-    features: Features,
-    **options: Unpack[KernelOptions],
-) -> Kernels: ...
-@overload
-def empirical_kernel(
-    model: Module,
-    x1: Inputs,
-    x2: Inputs | None = None,
-    *,
-    features: None = None,
-    **options: Unpack[KernelOptions],
-) -> TangentKernel: ...
 @in_standard_settings
 def empirical_kernel(
     model: Module,
@@ -84,7 +48,7 @@ def empirical_kernel(
     features: Features | None = None,
     diag: bool = False,
     memory: int | str | None = None,
-) -> Kernels | TangentKernel:
+) -> EmpiricalKernels:
     r"""Conjugate kernel and neural tangent kernel of any module, with its present weights.
 
     Gradients are exact, whatever gradient a network, or one inside the module, was built to train
@@ -94,31 +58,30 @@ def empirical_kernel(
 
     Args:
         model: A network made by ``build``, or any module. Each sample's outputs must depend on that
-            sample alone: a module that is random or normalizes over samples, as dropout and batch
-            normalization do in training mode, is refused.
-        x1: Inputs, of shape (n, in_features); for another module of any shape and dtype that it
-            takes, with samples in the first dimension. A tuple of tensors, or of trees of them, is
-            for modules that are called as ``model(*x1)``, a dictionary for ``model(**x1)``.
+            sample alone: a module that is random or normalizes over samples is refused, such as one
+            with dropout or batch normalization in training mode.
+        x1: Inputs, of shape (n, in_features); for other modules of any shape and dtype, with
+            samples in the first dimension. A tuple of tensors, or of trees of them, is for modules
+            that are called as ``model(*x1)``, a dictionary for ``model(**x1)``.
         x2: Other inputs; by default ``x1``.
-        trainable: The parameters that the NTK counts: groups of weights of a network; for another
-            module names of parameters or of modules (``"encoder"``), or patterns (``"*.bias"``). By
-            default those that require a gradient; ``"all"`` means all, also a readout that is kept
-            fixed. A parameter with several names counts once.
-        features: The features of the CK: a function, called as the module is, or the name of a
-            submodule whose output they are. By default, for networks, the input of their readout.
+        trainable: The parameters of the NTK: groups of weights of a network; for another module
+            names of parameters or of modules (``"encoder"``), or patterns (``"*.bias"``). By
+            default those that require a gradient; ``"all"`` includes a readout that is kept fixed.
+            A parameter with several names counts once.
+        features: The features of the CK: a function with the arguments of the module, or the name
+            of a submodule, whose output is taken. By default the input of a network's readout.
         diag: Whether to return only the kernels of each input with itself, or with its partner in
             ``x2``.
-        memory: Most bytes of derivatives of another module at a time, such as ``"2GiB"``; by
-            default 1 GiB. If they take more in all, they are computed again for each block.
+        memory: Largest size of derivatives of other modules at a time, such as ``"2GiB"``; 1 GiB by
+            default. If they need more in all, they are computed again for each block.
 
     Returns:
-        The two matrices, in the dtype of the network, under autocast too. (Of modules in less than
-        float32, in float32.) The CK is the inner product of the inputs of the readout, in the scale
-        of the architecture's limit: for a DEQ $z = Z/\sqrt m$, also in the standard
-        parametrization, whose readout sees $Z$ and has the factor $1/\sqrt m$ in its weights; for
+        The matrices ``ck`` and ``ntk``, in the dtype of the outputs; of other modules at
+        least float32. The CK
+        of a network is the inner product of the inputs of its readout, in the scale of the
+        architecture's limit: for a DEQ $z = Z/\sqrt m$, also in the standard parametrization; for
         an ``ImplicitNetwork`` the equilibrium $z$ and the feature map $\phi$ that skips it, one
-        after the other. That of ``features`` is their inner product as they are. Without them the
-        ``ck`` of another module is ``None``.
+        after the other. Other modules have one only if ``features`` are given.
 
     Raises:
         TypeError: If ``model`` is not a module, does not return a tensor, or ``trainable`` is
@@ -160,7 +123,7 @@ def empirical_kernel(
         read = _reader(view, features, forward)
         rows = _evaluate(read, left)
         ck = _inner_products(rows, rows if right is None else _evaluate(read, right), diag=diag)
-    return TangentKernel(None, ntk) if ck is None else Kernels(ck, ntk)
+    return EmpiricalKernels(ck, ntk)
 
 
 def _inputs(model: Module, x: Any, name: str) -> ModuleInputs:
@@ -187,19 +150,9 @@ def _of_network(
 
 
 def _groups(model: Network[Any], trainable: Iterable[str] | None) -> list[str]:
-    chosen: Iterable[str]
     if trainable is None:
-        chosen = [name for name, p in model.groups.items() if p.requires_grad]
-    elif trainable == "all":
-        chosen = {*model.architecture.parameter_groups, "readout"}
-    elif "readout" in model.spec.trainable and not isinstance(trainable, str):
-        # also where the architecture keeps it fixed
-        known = model.spec.trainable | set(model.architecture.parameter_groups)
-        names = frozenset(trainable)
-        chosen = names if names and names <= known else model.architecture.check_trainable(names)
-    else:
-        chosen = model.architecture.check_trainable(trainable)
-    return sorted(chosen)
+        return sorted(name for name, p in model.groups.items() if p.requires_grad)
+    return sorted(chosen_groups(model.architecture, trainable))
 
 
 class _Gradients:

@@ -11,7 +11,7 @@ from torch.nn import Module
 
 from shoal.core.checks import items
 from shoal.core.torch_compat import named_tensors
-from shoal.networks.modules import ModuleInputs, is_named, mixing_submodule
+from shoal.networks.modules import ModuleInputs, mixing_submodule, names_matching
 
 
 def chosen_parameters(module: Module, trainable: Iterable[str] | None) -> dict[str, Tensor]:
@@ -29,25 +29,13 @@ def chosen_parameters(module: Module, trainable: Iterable[str] | None) -> dict[s
         names = {name for name, p in aliases.items() if p.is_floating_point()}
     else:
         patterns = items("trainable", trainable, "a set of names of parameters")
-        names = {name for pattern in patterns for name in _matching(pattern, aliases)}
+        names = {*names_matching("trainable", patterns, aliases, "parameters")}
         if not names:
             raise ValueError("trainable must name at least one parameter, got none")
     wanted = {id(aliases[name]) for name in names}
     found = {n: p.detach() for n, p in module.named_parameters() if id(p) in wanted}
     if other := [name for name, p in found.items() if not p.is_floating_point()]:
         raise TypeError(f"trainable must choose real parameters, got {', '.join(other)}")
-    return found
-
-
-def _matching(pattern: object, names: Iterable[str]) -> list[str]:
-    if not isinstance(pattern, str):
-        raise TypeError(f"trainable must hold names of parameters, got {pattern!r}")
-    found = [name for name in names if is_named(name, pattern)]
-    if not found:
-        raise ValueError(
-            f"trainable must be chosen from the parameters {', '.join(names) or '(none)'}, or be "
-            f"names of modules or patterns of names, got {pattern!r}"
-        )
     return found
 
 
@@ -201,7 +189,7 @@ class Jacobians:
         return torch.stack([part.to(self.dtype) for part in parts]).sum(0)
 
     def _sizes(self, x: ModuleInputs, *lengths: int) -> tuple[int, int]:
-        """How many samples, and how many of their outputs, fit twice into memory.
+        """The numbers of samples and of their outputs whose derivatives fit twice into memory.
 
         Outputs do not meet in the NTK: the more samples at once, the fewer are taken again.
         """

@@ -103,7 +103,7 @@ class LayeredNetwork(Network[A], Generic[A]):
         return term + added.view(-1, *[1] * self.spec.pixel_axes)
 
     def _maps(self, cell: Cell, x: Tensor, made: Tensor) -> dict[str, LinearMap]:
-        """Where the weights of a cell, which see features, and its biases act."""
+        """The actions of the weights and the biases of a cell."""
         group, bias = cell.weights.group, cell.bias
         found = {group: LinearMap(self.patches(x), made, self.scales[group])}
         if bias is not None:

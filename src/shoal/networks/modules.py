@@ -1,6 +1,6 @@
 """Modules of any kind: their inputs, names, modes, and exact gradients."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -114,13 +114,35 @@ def _checked(name: str, where: str, leaf: object) -> Tensor:
     return tensor.clone() if tensor.is_inference() else tensor  # to be differentiated
 
 
-def is_named(name: str, pattern: str) -> bool:
-    """Whether a pattern matches the name of a parameter, or of a module that it is part of.
+def names_matching(
+    argument: str, patterns: Iterable[object], names: Iterable[str], kind: str
+) -> list[str]:
+    """The names of parameters that patterns match: names of them, of modules, or with ``*``.
+
+    Raises:
+        TypeError: If a pattern is not a string.
+        ValueError: If a pattern matches none.
 
     Example:
-        >>> [is_named("blocks.0.linear.bias", p) for p in ("blocks", "*.linear", "*.bias", "bias")]
-        [True, True, True, False]
+        >>> names = ["blocks.0.linear.bias"]
+        >>> [names_matching("weights", [p], names, "weights") for p in ("blocks", "*.bias")]
+        [['blocks.0.linear.bias'], ['blocks.0.linear.bias']]
     """
+    found: dict[str, None] = {}
+    for pattern in patterns:
+        if not isinstance(pattern, str):
+            raise TypeError(f"{argument} must be names of {kind}, got {pattern!r}")
+        some = [name for name in names if _is_named(name, pattern)]
+        if not some:
+            raise ValueError(
+                f"{argument} must name {kind}, or modules that have them, got {pattern!r}; there "
+                f"are {', '.join(names) or 'none'}"
+            )
+        found.update(dict.fromkeys(some))
+    return list(found)
+
+
+def _is_named(name: str, pattern: str) -> bool:
     parts = name.split(".")
     names = [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
     return pattern in names or any(fnmatchcase(one, pattern) for one in names)
@@ -166,7 +188,7 @@ def _copied(module: Module, silent: bool, copies: dict[int, Module]) -> Module:
 
 
 def solve_options(module: Module) -> SolveOptions | None:
-    """How a module solves for an equilibrium, with the log of its last solves, if it does."""
+    """The options and the log of a module that solves for an equilibrium."""
     options = getattr(module, "options", None)
     return options if isinstance(options, SolveOptions) else None
 

@@ -98,7 +98,7 @@ class MonotoneCell(PreparedCell):
         self.margin = real("margin", margin, above=0)
         bound = 1 / math.sqrt(width)
         self.symmetric = nn.Parameter(torch.empty(width, width).uniform_(-bound, bound))
-        # small: it makes the certified rate worse than what the symmetric part does
+        # small: it costs more of the certified rate than the symmetric part
         self.skew = nn.Parameter(torch.empty(width, width).uniform_(-bound / 10, bound / 10))
         self.input = nn.Linear(in_features, width)
 

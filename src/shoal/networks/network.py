@@ -1,7 +1,7 @@
-"""What all networks have in common."""
+"""The base class of all networks, their description, and the traces that kernels need."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -19,18 +19,18 @@ A = TypeVar("A", bound=Architecture)
 
 @dataclass(frozen=True)
 class NetworkSpec(Generic[A]):
-    """What a network is made of, besides the numbers in its weights.
+    """The description of a network without its weights.
 
     Attributes:
-        architecture: How the function is made of the weights.
-        in_features: The size of an input; its channels if it is made of pixels.
+        architecture: The architecture.
+        in_features: The size of an input; for images its number of channels.
         width: $m$, the number of units, or channels, of each hidden layer.
         out_features: The number of outputs.
         weights: The law that weights were drawn from.
         readout_scale: The factor of the readout at initialization.
         trainable: The groups that are trained.
-        pixel_axes: How many axes of pixels inputs have; zero if they are vectors.
-        pixels: How many there are along each axis; empty if that is a matter of the inputs.
+        pixel_axes: The number of axes of pixels; zero for vectors.
+        pixels: The number of pixels along each axis; empty if images may have any size.
     """
 
     architecture: A
@@ -59,17 +59,17 @@ class LinearMap(NamedTuple):
 
     @classmethod
     def of_bias(cls, output: Tensor, scale: float) -> "LinearMap":
-        """Where biases act: on ones, at each pixel if there are any."""
+        """The action of biases: on ones, at each pixel if there are any."""
         return cls(output.new_ones(len(output), output[0, 0].numel(), 1), output, scale)
 
 
 class Trace(NamedTuple):
-    """A pass through a network, with all that its kernels are made of.
+    """A pass through a network, with everything that its kernels need.
 
     Attributes:
-        output: What the network returns; shape (samples, outputs).
-        features: What the readout sees, in the scale of the conjugate kernel.
-        maps: Where each group of weights acts.
+        output: The output of the network; shape (samples, outputs).
+        features: The input of the readout, in the scale of the conjugate kernel.
+        maps: The action of each group of weights.
     """
 
     output: Tensor
@@ -84,7 +84,7 @@ class Network(Module, ABC, Generic[A]):
     trained have ``requires_grad=False``, and a readout that is fixed is a buffer.
 
     Attributes:
-        spec: What it is made of.
+        spec: Its description.
         readout: Its last weights, fixed or not.
     """
 
@@ -130,7 +130,7 @@ class Network(Module, ABC, Generic[A]):
 
     @abstractmethod
     def trace(self, x: Tensor) -> Trace:
-        """A pass that keeps what the empirical kernels need."""
+        """A pass that keeps the inputs and outputs of all groups of weights."""
 
     def check_input(self, x: Tensor, name: str = "x") -> Tensor:
         """Return the inputs, perhaps none, if they fit the network, or say why not."""
@@ -153,10 +153,23 @@ class Network(Module, ABC, Generic[A]):
         return x
 
     def extra_repr(self) -> str:
-        """The sizes, and what is trained."""
+        """The sizes, and the trained groups."""
         spec = self.spec
         groups = ", ".join(name for name, p in self.groups.items() if p.requires_grad)
         return (
             f"{spec.architecture!r}, in_features={spec.in_features}, width={spec.width}, "
             f"out_features={spec.out_features}, trainable: {groups or 'nothing'}"
         )
+
+
+def chosen_groups(architecture: Architecture, trainable: Iterable[str] | None) -> frozenset[str]:
+    """The groups that an argument names; a fixed readout only if it is named or all are meant."""
+    if trainable == "all":
+        return frozenset(architecture.parameter_groups) | {"readout"}
+    if trainable is None or isinstance(trainable, str) or not isinstance(trainable, Iterable):
+        return architecture.check_trainable(trainable)
+    names = tuple(trainable)
+    others = tuple(name for name in names if name != "readout")
+    if "readout" in names and others:
+        return architecture.check_trainable(others) | {"readout"}
+    return frozenset(names) if names == ("readout",) else architecture.check_trainable(names)

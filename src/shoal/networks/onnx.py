@@ -80,7 +80,7 @@ def export(net: Network[Any], path: str | os.PathLike[str]) -> None:
             verbose=False,
             custom_translation_table={torch.ops.aten.log_sigmoid.default: _log_sigmoid()},
         )
-    assert program is not None  # that is what dynamo=True says
+    assert program is not None  # as dynamo=True returns one
     write_whole(target, program.save)
 
 

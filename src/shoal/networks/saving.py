@@ -43,7 +43,7 @@ _KNOWN: dict[str, type] = {
 
 
 def save(net: Network[Any], path: str | os.PathLike[str]) -> None:
-    """Save a network: its weights, its architecture and what is trained, in one file.
+    """Save a network: its weights, its architecture and its trained groups, in one file.
 
     The file is a safetensors file with a description in its metadata and a checksum of both. It
     appears under its name only when it is complete. Weights come back as they were, bit by bit,
@@ -105,9 +105,9 @@ def load(
         activations: Custom activation classes that the architecture uses. A file only names them:
             nothing in it is imported or run.
         architectures: The class of a custom architecture.
-        solver: As for :func:`~shoal.networks.build`, like the following.
-        gradient: How equilibria are differentiated.
-        on_failure: What happens if a solve does not converge.
+        solver: Solver, as for :func:`~shoal.networks.build`, like the next three.
+        gradient: Gradient of equilibria.
+        on_failure: ``"warn"``, ``"raise"`` or ``"status"``.
         warm_start: Whether solves in training begin where the last ones ended.
 
     Raises:

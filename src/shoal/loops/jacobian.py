@@ -1,39 +1,38 @@
-r"""The Jacobian of the cell at equilibria: norms, spectral radii and eigenvalues of each sample.
+r"""The Jacobian of a loop at equilibria: norms, spectral radii and eigenvalues of each sample.
 
-Small states have theirs formed. Of larger ones only products are made: $\|J\|$ by Lanczos on
-$J^\top J$ and eigenvalues by Arnoldi, each sample with a Krylov space of its own.
+The Jacobian of a small state is formed. For larger ones $\|J\|$ comes from Lanczos on $J^\top J$,
+and eigenvalues from Arnoldi, each sample with a Krylov space of its own.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from shoal.equilibrium.problem import Linearization, Problem
 from shoal.numerics.krylov import RowSpaces
 from shoal.numerics.norms import norms_from_below
 
 _FORMED = 128  # entries of a state up to which the Jacobian is formed
 _ROUNDING = 500  # units of rounding in a product of many terms
 _STEPS = 48  # products in each Krylov space
-_SAMPLES = 16  # at most
-_ENTRIES = 2**24  # of a Krylov space, of all samples together: those of large states are fewer
+_SAMPLES = 16  # most samples
+_ENTRIES = 2**24  # most entries of the Krylov spaces of all samples
 
 
 @dataclass(frozen=True, eq=False)
 class JacobianSpectrum:
-    r"""The Jacobian $J$ of the cell at the equilibria of some samples.
+    r"""The Jacobian $J$ of a loop at the equilibria of some samples.
 
     Attributes:
-        samples: Which samples.
-        norms: $\|J\|$ of each; from below, unless ``exact``.
+        samples: Places of these samples.
+        norms: $\|J\|$ of each; a lower bound, unless ``exact``.
         radii: The spectral radius of each.
-        eigenvalues: Those of each that were found, by their modulus, largest first.
-        nearest_one: The least $|1 - \lambda|$ of each: at zero the equilibrium has no gradient.
-        residuals: How far the largest is from an eigenvalue of a matrix near by, relatively; zero
-            if ``exact``.
+        eigenvalues: Eigenvalues of each that were found, the largest modulus first.
+        nearest_one: The least $|1 - \lambda|$ of each; at zero the equilibrium has no gradient.
+        residuals: Relative residual of the largest eigenvalue; zero if ``exact``.
         exact: Whether the Jacobian was formed, so that all eigenvalues are there.
     """
 
@@ -55,19 +54,26 @@ class JacobianSpectrum:
         """The largest spectral radius."""
         return max(self.radii)
 
+    def document(self) -> dict[str, Any]:
+        """Everything as plain values."""
+        values = [[[v.real, v.imag] for v in row] for row in self.eigenvalues]
+        return {**vars(self), "eigenvalues": values}
 
-def jacobian_spectrum(problem: Problem, z: Tensor, rows: Tensor) -> JacobianSpectrum:
+
+def jacobian_spectrum(
+    function: Callable[[Tensor], Tensor], z: Tensor, rows: Tensor
+) -> JacobianSpectrum:
     """Norms and eigenvalues of the Jacobian at some samples.
 
     Args:
-        problem: The map.
+        function: The map of states in rows.
         z: Equilibria, in rows.
-        rows: Which of them.
+        rows: Places of the samples with an equilibrium.
     """
     size = z.shape[1]
     most = min(len(rows), _SAMPLES, max(1, _ENTRIES // (_STEPS * size)))
     chosen = rows[torch.linspace(0, len(rows) - 1, most).round().long()]
-    near = _Rows(problem.linearize(z.detach()), chosen)
+    near = _Products(function, z, chosen)
     if size <= _FORMED:
         matrix = near.formed(size).cpu()  # where eigenvalues are always at hand
         values = [*torch.linalg.eigvals(matrix)]
@@ -89,27 +95,42 @@ def jacobian_spectrum(problem: Problem, z: Tensor, rows: Tensor) -> JacobianSpec
     )
 
 
-class _Rows:
+class _Products:
     """Products with the Jacobians of some samples, in float64."""
 
-    def __init__(self, near: Linearization, rows: Tensor) -> None:
-        self.near, self.rows = near, rows
+    def __init__(self, function: Callable[[Tensor], Tensor], z: Tensor, rows: Tensor) -> None:
+        self.rows = rows
+        with torch.enable_grad():
+            self.z = z.detach().requires_grad_()
+            self.value = function(self.z)
+            self.weights = torch.zeros_like(self.value).requires_grad_()
+            (self.back,) = torch.autograd.grad(
+                self.value, self.z, self.weights, create_graph=True, materialize_grads=True,
+                allow_unused=True,
+            )  # fmt: skip
 
     @property
     def rounding(self) -> float:
-        """Of a product's length, what is made by rounding in the cell's dtype."""
-        return _ROUNDING * torch.finfo(self.near.z.dtype).eps
+        """The share of a product's length that rounding in the dtype of the state makes."""
+        return _ROUNDING * torch.finfo(self.z.dtype).eps
 
     def push(self, k: Tensor) -> Tensor:
-        return self._among(self.near.push, k)
+        """Products with the Jacobian: derivatives of its transposed product."""
+        return self._product(self.back, self.weights, k)
 
     def pull(self, g: Tensor) -> Tensor:
-        return self._among(self.near.pull, g)
+        """Products with the transposed Jacobian."""
+        return self._product(self.value, self.z, g)
 
-    def _among(self, product: Callable[[Tensor], Tensor], v: Tensor) -> Tensor:
-        whole = torch.zeros_like(self.near.z)
+    def _product(self, of: Tensor, by: Tensor, v: Tensor) -> Tensor:
+        whole = torch.zeros_like(self.z)
         whole[self.rows] = v.to(whole)
-        return product(whole)[self.rows].detach().double()
+        if not of.requires_grad:
+            return torch.zeros_like(v)
+        (found,) = torch.autograd.grad(
+            of, by, whole, retain_graph=True, allow_unused=True, materialize_grads=True
+        )
+        return found[self.rows].double()
 
     def formed(self, size: int) -> Tensor:
         """The Jacobians; shape (samples, size, size)."""
@@ -122,15 +143,15 @@ def _start(count: int, size: int, like: Tensor) -> Tensor:
     return torch.randn(count, size, generator=generator, dtype=torch.float64).to(like.device)
 
 
-def _arnoldi(near: _Rows, start: Tensor) -> tuple[list[Tensor], Tensor]:
+def _arnoldi(near: _Products, start: Tensor) -> tuple[list[Tensor], Tensor]:
     """Ritz values of each sample, and the relative residual of the largest.
 
-    A Krylov space that holds its own image ends there, with eigenvalues.
+    A Krylov space that contains its image ends there, with exact eigenvalues.
     """
     spaces = RowSpaces(start)
     counts, grows = torch.zeros(len(start)).long(), torch.ones(len(start)).bool()
     for _ in range(_STEPS):
-        # the transposed one, which has the same eigenvalues, and needs no second derivatives
+        # the transposed Jacobian has the same eigenvalues, and needs no second derivatives
         image = near.pull(spaces.basis[-1])
         counts += grows
         new = spaces.add(image) > near.rounding * torch.linalg.vector_norm(image, dim=1)

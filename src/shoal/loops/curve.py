@@ -1,0 +1,318 @@
+"""The output of a loop against its iterations: agreement, quality, and the change of each step."""
+
+import math
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from shoal.core.measuring import now
+from shoal.core.torch_compat import pytree
+from shoal.loops.decisions import IGNORED, Decisions, tensor_of
+from shoal.loops.loop import Loop, rows_of
+
+LONGEST_PERIOD = 16
+_Z = 1.959964  # two-sided 95%
+
+
+class Share(NamedTuple):
+    """An estimate with its 95% interval.
+
+    Attributes:
+        value: The estimate, over these samples.
+        low: Lower end of the interval.
+        high: Upper end of the interval.
+    """
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """The output after 1, 2, 3, 4, 6, 8, 12, ... iterations, with 95% intervals.
+
+    Attributes:
+        steps: Numbers of iterations.
+        agreement: Share of decisions that are those after the trained count.
+        sample_agreement: Share of samples with all decisions as after the trained count.
+        settled: Share of decisions that are those after the most iterations, and that have not
+            changed in the second half of these.
+        accuracy: Share of correct decisions, explained variance of targets, or mean score; ``None``
+            without labels and scores.
+        sample_accuracy: Share of samples with all decisions correct; ``None`` without classes.
+        confidence: Mean probability of the chosen classes; ``None`` without classes.
+        growth: Median norm of a sample's state, relative to that after the trained count.
+        seconds: Time of so many iterations and the output.
+    """
+
+    steps: tuple[int, ...]
+    agreement: tuple[Share, ...]
+    sample_agreement: tuple[Share, ...]
+    settled: tuple[Share, ...]
+    accuracy: tuple[Share, ...] | None
+    sample_accuracy: tuple[Share, ...] | None
+    confidence: tuple[float, ...] | None
+    growth: tuple[float, ...]
+    seconds: tuple[float, ...]
+
+    def at(self, steps: int) -> int:
+        """Return the place of a number of iterations in the columns."""
+        return self.steps.index(steps)
+
+
+@dataclass(eq=False)
+class Recording:
+    """One run of a loop; samples are columns.
+
+    Attributes:
+        grid: Numbers of iterations that decisions and qualities are kept of.
+        decisions: Decisions at the grid.
+        quality: Quality of each sample at the grid, with its weight; empty without labels.
+        correct: Whether all decisions of a sample are correct, at the grid.
+        confidence: Mean and least probability of a sample's chosen classes, at the grid.
+        moves: Norm of each change of the output, from the second iteration on.
+        norms: Norm of the output after each iteration.
+        state_norms: Norm of the state after each iteration.
+        first_change: First iteration that changes a decision of a sample; 0 if none does.
+        last_change: Last iteration that changes a decision of a sample; 0 if none does.
+        counted: Decisions that count, all but those with labels that are left out.
+        still: Decisions that have not changed in the second half.
+        recent: The last outputs, in rows.
+        halfway: The output after half of the iterations, in rows.
+        seconds: Time of so many iterations and the output, at the grid.
+    """
+
+    grid: tuple[int, ...]
+    decisions: list[Tensor] = field(default_factory=list)
+    quality: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    correct: list[Tensor] = field(default_factory=list)
+    confidence: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    moves: list[Tensor] = field(default_factory=list)
+    norms: list[Tensor] = field(default_factory=list)
+    state_norms: list[Tensor] = field(default_factory=list)
+    first_change: Tensor = field(default_factory=lambda: torch.zeros(0))
+    last_change: Tensor = field(default_factory=lambda: torch.zeros(0))
+    counted: Tensor = field(default_factory=lambda: torch.zeros(0))
+    still: Tensor = field(default_factory=lambda: torch.zeros(0))
+    recent: deque[Tensor] = field(default_factory=lambda: deque(maxlen=2 * LONGEST_PERIOD + 1))
+    halfway: Tensor = field(default_factory=lambda: torch.zeros(0))
+    seconds: list[float] = field(default_factory=list)
+
+
+class Quality:
+    """How good an output is, for each sample: by labels, by targets, or by a score.
+
+    Args:
+        decisions: The decisions of the output.
+        y: Labels; real targets where decisions are values.
+        score: A function of the output with one number per sample, larger where it is better.
+        like: Decisions of the samples.
+    """
+
+    def __init__(
+        self,
+        decisions: Decisions,
+        y: Tensor | None,
+        score: Callable[[Any], Tensor] | None,
+        like: Tensor,
+    ) -> None:
+        self.decisions, self.score = decisions, score
+        self.labels = None if y is None else decisions.labels(y, like)
+        self.known = score is not None or y is not None
+        self.classes = self.labels is not None and decisions.kind != "value"
+
+    def __call__(self, output: Any, found: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the quality of each sample, and its weight in the mean."""
+        if self.score is not None:
+            values = self.score(output)
+            if not isinstance(values, Tensor) or values.shape != (len(found),):
+                got = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
+                raise ValueError(
+                    f"score must return one number per sample, {(len(found),)}, got {got}"
+                )
+            return values.double(), torch.ones(len(found), dtype=torch.float64)
+        assert self.labels is not None
+        if self.classes:
+            weights = self.counted(found).double()
+            right = (found == self.labels).double() * weights
+            return right.sum(1) / weights.sum(1).clamp_min(1), weights.sum(1)
+        target = self.labels.double()
+        spread = (target - target.mean(0)).square().sum((1, 2)).mean().clamp_min(1e-300)
+        lost = (found.double() - target).square().sum((1, 2)) / spread
+        return 1 - lost.nan_to_num(math.inf), torch.ones(len(found), dtype=torch.float64)
+
+    def counted(self, found: Tensor) -> Tensor:
+        """Return which decisions count."""
+        every = torch.ones(found.shape[:2], dtype=torch.bool, device=found.device)
+        return every & (self.labels != IGNORED) if self.classes else every
+
+    def all_correct(self, found: Tensor) -> Tensor:
+        """Return for which samples all decisions are correct."""
+        assert self.labels is not None
+        correct: Tensor = ((found == self.labels) | (self.labels == IGNORED)).all(1)
+        return correct
+
+
+def grid_of(trained: int | None, most: int) -> tuple[int, ...]:
+    """1, 2, 3, 4, 6, 8, 12, 16, ..., with the trained count and the largest."""
+    powers = [2**k for k in range(most.bit_length())]
+    several = {*powers, *(3 * p for p in powers), most, trained or 1}
+    return tuple(sorted(n for n in several if n <= most))
+
+
+@torch.no_grad()
+def record(
+    loop: Loop,
+    inputs: tuple[Any, ...],
+    grid: tuple[int, ...],
+    decisions: Decisions,
+    make_quality: Callable[[Tensor], Quality],
+) -> Recording:
+    """Run a loop once, as far as the grid goes, and record what its output does."""
+    run = Recording(grid)
+    device = _device(inputs, loop)
+    began = now(device)
+    state, context = loop.begin(*inputs)
+    stepping = now(device) - began
+    before: Tensor | None = None
+    quality: Quality | None = None
+    for n in range(1, grid[-1] + 1):
+        began = now(device)
+        state = loop.step(state, context, n - 1)
+        stepping += now(device) - began
+        began = now(device)
+        output = loop.head(state, context)
+        reading = now(device) - began
+        found = decisions(output)
+        rows = tensor_of(output).flatten(1).double() if tensor_of(output).dim() > 1 else (
+            tensor_of(output)[:, None].double())  # fmt: skip
+        if quality is None:
+            quality = make_quality(found)
+            run.counted = quality.counted(found)
+        _note_changes(run, before, found, decisions, n)
+        if run.recent:
+            run.moves.append(torch.linalg.vector_norm(rows - run.recent[-1], dim=1))
+        run.recent.append(rows)
+        run.norms.append(torch.linalg.vector_norm(rows, dim=1))
+        run.state_norms.append(torch.linalg.vector_norm(rows_of(state).double(), dim=1))
+        run.halfway = rows if n <= max(grid[-1] // 2, 1) else run.halfway
+        before = found
+        if n in grid:
+            run.decisions.append(found)
+            run.seconds.append(stepping + reading)
+            if quality.known:
+                run.quality.append(quality(output, found))
+            if quality.classes:
+                run.correct.append(quality.all_correct(found))
+            if decisions.kind in ("class", "sign") and decisions.custom is None:
+                run.confidence.append(_confidence(decisions, output))
+    return run
+
+
+def _device(inputs: tuple[Any, ...], loop: Loop) -> torch.device:
+    tensors = [t for t in pytree.tree_leaves((inputs, loop.inputs)) if isinstance(t, Tensor)]
+    return tensors[0].device if tensors else torch.device("cpu")
+
+
+def _note_changes(
+    run: Recording, before: Tensor | None, found: Tensor, decisions: Decisions, n: int
+) -> None:
+    if before is None:
+        run.first_change = run.last_change = torch.zeros(len(found), dtype=torch.long)
+        run.still = torch.ones(found.shape[:2], dtype=torch.bool, device=found.device)
+        return
+    same = decisions.same(before, found)
+    if n > max(run.grid[-1] // 2, 1):
+        run.still &= same
+    changed = (~same & run.counted).any(1).cpu()
+    run.last_change = torch.where(changed, n, run.last_change)
+    run.first_change = torch.where(changed & (run.first_change == 0), n, run.first_change)
+
+
+def _confidence(decisions: Decisions, output: Any) -> tuple[Tensor, Tensor]:
+    """The mean and the least probability of what is chosen, for each sample."""
+    scores = decisions.scores(output).double()
+    if decisions.kind == "class":
+        chosen = scores.softmax(-1).amax(-1)
+    else:
+        up = scores[..., 0] if decisions.threshold else scores[..., 0].sigmoid()
+        chosen = torch.maximum(up, 1 - up)
+    return chosen.mean(1), chosen.amin(1)
+
+
+def curve_of(
+    run: Recording, reference: Tensor, trained: int, decisions: Decisions, counted: Tensor
+) -> Curve:
+    """The curve of a recording.
+
+    Args:
+        run: The recording.
+        reference: Decisions of the model as it runs.
+        trained: Number of iterations that the model runs, or the largest.
+        decisions: How decisions agree.
+        counted: Which samples count.
+    """
+    mask = run.counted[counted]
+    same = [decisions.same(one, reference)[counted] for one in run.decisions]
+    last = [(decisions.same(one, run.decisions[-1]) & run.still)[counted] for one in run.decisions]
+    size = run.state_norms[trained - 1]
+    return Curve(
+        run.grid,
+        tuple(decision_share(one, mask) for one in same),
+        tuple(decision_share((one | ~mask).all(1, keepdim=True)) for one in same),
+        tuple(decision_share(one, mask) for one in last),
+        tuple(quality_share(run, k, counted) for k in range(len(run.grid)))
+        if run.quality else None,
+        tuple(decision_share(one[counted][:, None]) for one in run.correct)
+        if run.correct else None,
+        tuple(float(mean[counted].mean()) for mean, _ in run.confidence)
+        if run.confidence else None,
+        tuple(float((run.state_norms[n - 1] / size)[counted].median()) for n in run.grid),
+        tuple(run.seconds),
+    )  # fmt: skip
+
+
+def decision_share(hits: Tensor, counted: Tensor | None = None) -> Share:
+    """The share of decisions that hold, out of those that count; shape (samples, decisions)."""
+    weights = torch.ones_like(hits, dtype=torch.float64) if counted is None else counted.double()
+    total = weights.sum(1)
+    return share((hits * weights).sum(1) / total.clamp_min(1), total)
+
+
+def quality_share(run: Recording, place: int, counted: Tensor) -> Share:
+    """The mean quality at a place of the grid."""
+    values, weights = (one[counted].cpu() for one in run.quality[place])
+    if run.correct:
+        return share(values, weights)
+    mean = float(values.mean())
+    error = _Z * float(values.std() / len(values) ** 0.5) if len(values) > 1 else math.inf
+    return Share(mean, mean - error, mean + error)
+
+
+def share(each: Tensor, weights: Tensor) -> Share:
+    r"""A share with its Wilson interval.
+
+    Decisions of one sample depend on one another. The interval is that of as many independent ones
+    as have the variance of the mean over samples, at least one per sample.
+
+    Args:
+        each: Share of each sample.
+        weights: Number of decisions of each sample.
+    """
+    total, samples = float(weights.sum()), len(each)
+    if not total:
+        return Share(math.nan, 0.0, 1.0)
+    value = float((each * weights).sum() / total)
+    spread = float((((each - value) * weights) ** 2).sum()) / total**2
+    effective = value * (1 - value) / spread if spread > 0 else float(samples)
+    effective = min(max(effective, float(samples)), total) if value * (1 - value) else samples
+    middle = (value + _Z**2 / (2 * effective)) / (1 + _Z**2 / effective)
+    half = _Z / (1 + _Z**2 / effective) * math.sqrt(
+        value * (1 - value) / effective + _Z**2 / (4 * effective**2)
+    )  # fmt: skip
+    return Share(value, max(0.0, middle - half), min(1.0, middle + half))

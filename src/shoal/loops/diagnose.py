@@ -1,0 +1,279 @@
+"""How many iterations does a loop need, and does running on help or hurt?"""
+
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import Module
+
+from shoal.core.checks import integer, real
+from shoal.core.exceptions import ConvergenceWarning
+from shoal.core.settings import in_standard_settings
+from shoal.core.torch_compat import pytree
+from shoal.loops.behavior import behaviors
+from shoal.loops.curve import Quality, curve_of, grid_of, record
+from shoal.loops.decisions import Decision, Decisions, decisions_of, scale_of, tensor_of
+from shoal.loops.diagnosis import Diagnosis, SampleDiagnosis, trials_of, verdict_of
+from shoal.loops.equilibrium import EquilibriumReport, equilibrium_of
+from shoal.loops.find import find_loop, mixes
+from shoal.loops.loop import Loop
+from shoal.loops.verdict import choose
+from shoal.networks.equilibrium import EquilibriumNetwork
+from shoal.networks.modules import evaluating
+
+_BEYOND = 16  # times the trained count that loops are run
+_UNKNOWN = 128  # iterations where the trained count is unknown
+_LOOKED = 16  # iterations after which an output of such a loop is looked at
+
+
+@in_standard_settings
+def diagnose(
+    model: Module | Loop,
+    *inputs: Any,
+    y: Tensor | None = None,
+    score: Callable[[Any], Tensor] | None = None,
+    decision: Decision | None = None,
+    steps: int | None = None,
+    max_steps: int | None = None,
+    tolerance: float = 0.01,
+    equilibrium: bool | None = None,
+    seed: int = 0,
+) -> Diagnosis:
+    """Measure how many iterations a loop needs, and whether more of them help or hurt.
+
+    The loop runs to 16 times the count that the model was trained with. The output is compared on
+    the way: decision by decision with the output of the trained count and of the long run, and with
+    labels or a score if there are any. The model is in evaluation mode meanwhile, and is not
+    modified. Some tens of samples are enough.
+
+    Args:
+        model: A model with a loop inside, which is called as ``model(*inputs)``, or a ``Loop``.
+        inputs: Inputs of the model, with samples in the first dimension; not needed for a loop.
+        y: Labels per sample, or per decision such as a token; -100 is left out. Real numbers in the
+            shape of the output are targets.
+        score: In place of ``y``, a function of the output with one number per sample, larger where
+            it is better.
+        decision: How the output is read: ``"class"``, ``"sign"``, ``"value"``, or a function of the
+            output that returns integers. By default classes are in the last axis, or the one that
+            labels lack. One number is a sign where labels have two values, and else a value.
+        steps: Number of iterations that the model runs, where the loop does not say.
+        max_steps: Most iterations to run; 16 times ``steps`` by default, 128 if that is unknown.
+        tolerance: Relative distance up to which two values agree.
+        equilibrium: Whether to measure the equilibrium: uniqueness near the model's own start, the
+            Jacobian, solvers and gradients. By default only for models that solve for one.
+        seed: Seed of random starts.
+
+    Returns:
+        The measurements. ``print`` shows them, and ``plot`` draws the curve.
+
+    Raises:
+        TypeError: If the model is neither a module nor a loop.
+        ValueError: If the model has no loop, or labels do not fit the output.
+
+    Example:
+        >>> import torch, shoal
+        >>> u = torch.linspace(-1, 1, 5, dtype=torch.float64)[:, None]
+        >>> loop = shoal.Loop(lambda z, u: -0.5 * z + u, torch.zeros_like(u), u, steps=8)
+        >>> d = shoal.diagnose(loop)
+        >>> d.behavior, d.loop_matters, d.stop_at
+        ('converges', 'yes', 8)
+    """
+    if not isinstance(model, Module | Loop):
+        raise TypeError(
+            f"model must be a torch.nn.Module or a shoal.Loop, got {type(model).__name__}; of a "
+            "cell, make shoal.Loop(cell, z0, *inputs)"
+        )
+    if y is not None and score is not None:
+        raise ValueError("y and score must not both be given")
+    tolerance = real("tolerance", tolerance, above=0, below=1)
+    training = isinstance(model, Module) and model.training
+    with warnings.catch_warnings(), torch.random.fork_rng(), torch.no_grad():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # the result has every status
+        loop = model if isinstance(model, Loop) else find_loop(model, *inputs)
+        trained = loop.steps if steps is None else integer("steps", steps, at_least=1)
+        most = _most_steps(loop, trained, max_steps)
+        with evaluating(nn.ModuleList(loop.modules)):
+            _refuse_random_steps(loop, inputs)
+            own = _own_output(model, loop, inputs, trained or min(_LOOKED, most), seed)
+            decisions = decisions_of(own, y, decision=decision, tolerance=tolerance)
+            measured = _Measured(loop, inputs, trained, most, decisions, y, score, own, seed)
+            found = measured.diagnosis(type(model).__name__, training=training)
+            wanted = loop.solves if equilibrium is None else equilibrium
+            if wanted and not loop.uses_step and (loop.solves or found.behavior == "converges"):
+                found = replace(found, equilibrium=measured.equilibrium())
+            elif wanted:
+                why = "step index" if loop.uses_step else f"output, which {found.behavior}"
+                note = f"no equilibrium was looked for because of the {why}"
+                found = replace(found, notes=(*found.notes, note))
+    found = replace(found, tried=trials_of(found))
+    return replace(found, verdict=verdict_of(found))
+
+
+class _Measured:
+    """A recording of a loop, and what is made of it.
+
+    Attributes:
+        counted: Samples with a finite output after the first iteration.
+        reference: Decisions of the model as it runs.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        inputs: tuple[Any, ...],
+        trained: int | None,
+        most: int,
+        decisions: Decisions,
+        y: Tensor | None,
+        score: Callable[[Any], Tensor] | None,
+        own: Any,
+        seed: int,
+    ) -> None:
+        self.loop, self.inputs, self.trained, self.seed = loop, inputs, trained, seed
+        self.decisions, self.y, self.score = decisions, y, score
+        self.scale = scale_of(tensor_of(own))
+        torch.manual_seed(seed)
+        self.run = record(loop, inputs, grid_of(trained, most), decisions, self._quality)
+        self.counted = self.run.norms[0].isfinite()
+        if not bool(self.counted.any()):
+            raise ValueError("inputs must have samples with finite outputs, got none after 1 step")
+        if loop.solves:
+            self.reference = decisions(own)
+        else:
+            place = -1 if trained is None else self.run.grid.index(trained)
+            self.reference = self.run.decisions[place]
+
+    def _quality(self, found: Tensor) -> Quality:
+        return Quality(self.decisions, self.y, self.score, found)
+
+    def diagnosis(self, name: str, *, training: bool) -> Diagnosis:
+        """The diagnosis, without trials, verdict and equilibrium."""
+        run, counted, starts = self.run, self.counted, self._start_agreement()
+        several = behaviors(run, self.scale)
+        names = [name for (name, _), one in zip(several, counted.tolist(), strict=True) if one]
+        behavior = max(dict.fromkeys(names), key=names.count)
+        longest = self.trained or run.grid[-1]
+        curve = curve_of(run, self.reference, longest, self.decisions, counted)
+        converging = names.count("converges") / len(names)
+        choice = choose(
+            curve, run, self.trained, counted.cpu(), converging=converging, alike=starts
+        )
+        notes = ["the model was in training mode, and was measured in evaluation mode"] * training
+        return Diagnosis(
+            model=name, loop=self.loop, trained=self.trained, behavior=behavior, curve=curve,
+            stop_at=choice.stop_at, loop_matters=choice.loop_matters, running_on=choice.running_on,
+            samples=self._samples(several, choice.stop_at), decided=self.decisions.words,
+            tried=(), verdict="", equilibrium=None, notes=(*notes, *self._notes(starts)),
+        )  # fmt: skip
+
+    def equilibrium(self) -> EquilibriumReport:
+        """Equilibria, with the quality of the output there."""
+        torch.manual_seed(self.seed)
+        modules = nn.ModuleList(self.loop.modules).modules()
+        certified = any(map(_is_certified, modules))
+        return equilibrium_of(
+            self.loop, self.inputs, self._judge, certified=certified, seed=self.seed
+        )
+
+    def _judge(self, output: Any) -> tuple[float | None, float]:
+        """The quality of an output, and its agreement with the model as it runs."""
+        found = self.decisions(output)
+        same = self.decisions.same(found, self.reference)[self.counted]
+        agreement = float(same[self.run.counted[self.counted]].double().mean())
+        quality = self._quality(found)
+        if not quality.known:
+            return None, agreement
+        values, weights = (one[self.counted].cpu() for one in quality(output, found))
+        return float((values * weights).sum() / weights.sum()), agreement
+
+    def _start_agreement(self) -> float | None:
+        """The agreement of two random starts after the trained count; ``None`` if not random."""
+        starts = []
+        for number in (self.seed, self.seed + 1):
+            torch.manual_seed(number)
+            starts.append(pytree.tree_leaves(self.loop.begin(*self.inputs)[0]))
+        if all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(*starts, strict=True)):
+            return None
+        torch.manual_seed(self.seed + 1)
+        count = self.trained or self.run.grid[-1]
+        other = self.decisions(self.loop.run(*self.inputs, steps=count))
+        same = self.decisions.same(other, self.run.decisions[self.run.grid.index(count)])
+        return float(same[self.run.counted].double().mean())
+
+    def _notes(self, starts: float | None) -> Iterator[str]:
+        if self.loop.note:
+            yield self.loop.note
+        missing = (~self.counted).nonzero()[:, 0].tolist()
+        if missing:
+            yield (
+                f"{len(missing)} of {len(self.counted)} samples are left out: their outputs are "
+                f"not finite from the first iteration on (samples "
+                f"{', '.join(map(str, missing[:5]))})"
+            )
+        if self.loop.samples_coupled or (len(self.counted) > 1 and mixes(self.loop, self.inputs)):
+            yield "samples of the batch depend on one another: decisions are those of this batch"
+        if self.loop.max_steps is not None and self.run.grid[-1] == self.loop.max_steps:
+            yield f"the model's step embeddings end at {self.loop.max_steps} iterations"
+        if starts is not None:
+            yield f"the first state is random: two starts agree in {starts:.1%} of decisions"
+
+    def _samples(
+        self, several: list[tuple[str, int]], stop_at: int | None
+    ) -> tuple[SampleDiagnosis, ...]:
+        run = self.run
+        least: list[float | None] = [None] * len(several)
+        if run.confidence:
+            place = -1 if stop_at is None else run.grid.index(stop_at)
+            least = run.confidence[place][1].tolist()
+        return tuple(
+            SampleDiagnosis(
+                behavior if bool(self.counted[row]) else "not finite",
+                period,
+                int(run.first_change[row]),
+                int(run.last_change[row]),
+                least[row],
+            )
+            for row, (behavior, period) in enumerate(several)
+        )
+
+
+def _most_steps(loop: Loop, trained: int | None, max_steps: int | None) -> int:
+    """The number of iterations to run."""
+    most = _UNKNOWN if trained is None else _BEYOND * trained
+    if max_steps is not None:
+        most = integer("max_steps", max_steps, at_least=trained or 1)
+    if loop.max_steps is None:
+        return most
+    if trained is not None and trained > loop.max_steps:
+        raise ValueError(
+            f"steps must be at most {loop.max_steps}, the number of the model's step embeddings, "
+            f"got {trained}"
+        )
+    return min(most, loop.max_steps)
+
+
+def _own_output(
+    model: Module | Loop, loop: Loop, inputs: tuple[Any, ...], steps: int, seed: int
+) -> Any:
+    """The output of the model as it runs."""
+    torch.manual_seed(seed)
+    if loop.solves and isinstance(model, Module):
+        return model(*inputs)
+    return loop.run(*inputs, steps=steps)
+
+
+def _refuse_random_steps(loop: Loop, inputs: tuple[Any, ...]) -> None:
+    state, context = loop.begin(*inputs)
+    pair = [pytree.tree_leaves(loop.step(state, context, 0)) for _ in range(2)]
+    if not all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(*pair, strict=True)):
+        raise ValueError(
+            "the loop must do the same each time, got one that draws random numbers in each step"
+        )
+
+
+def _is_certified(module: Module) -> bool:
+    """Whether a module is a network with a loop that provably contracts."""
+    return isinstance(module, EquilibriumNetwork) and module.well_posedness().contraction

@@ -1,0 +1,311 @@
+"""The equilibrium of a loop: solvers, uniqueness near its start, the Jacobian, gradients."""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from shoal.core.checks import seeded
+from shoal.core.measuring import timed
+from shoal.core.torch_compat import pytree, without_fused_attention
+from shoal.core.words import Row
+from shoal.equilibrium import (
+    Anderson,
+    Broyden,
+    DampedPicard,
+    Equilibrium,
+    Gradient,
+    Implicit,
+    Neumann,
+    NewtonKrylov,
+    OneStep,
+    Picard,
+    Solver,
+    Unrolled,
+)
+from shoal.loops.jacobian import JacobianSpectrum, jacobian_spectrum
+from shoal.loops.loop import Loop, State, rows_of
+
+_SOLVERS = (
+    *(Picard(max_steps=500), DampedPicard(max_steps=500)),
+    *(Anderson(), Broyden(), NewtonKrylov()),
+)
+_GRADIENTS = Implicit(), OneStep(), Neumann(1), Neumann(5), Neumann(20), Unrolled()
+_UNROLLED = Picard(max_steps=100)
+_STARTS = 3  # states near the model's own start
+_APART = 1e-2  # share of their size by which two equilibria differ
+
+
+class SolverCost(NamedTuple):
+    """The cost of solving with one method, from the model's own start.
+
+    Attributes:
+        solver: The method.
+        converged: Number of samples that converged.
+        evaluations: Evaluations of the cell, or products with its Jacobian, for the whole batch.
+        seconds: Time of one solve.
+        accuracy: Quality of the output there, as in the curve; ``None`` if unknown.
+        agreement: Share of decisions that are those of the model as it runs.
+    """
+
+    solver: Solver
+    converged: int
+    evaluations: int
+    seconds: float
+    accuracy: float | None
+    agreement: float
+
+    @property
+    def name(self) -> str:
+        """The name of the method."""
+        return type(self.solver).__name__
+
+
+class GradientCost(NamedTuple):
+    """The cost and the error of a gradient method.
+
+    Attributes:
+        gradient: The method.
+        relative: Norm of its error over that of the exact gradient.
+        cosine: Cosine of the angle to the exact gradient; below zero, steps increase the loss.
+        seconds: Time of a forward and a backward pass.
+    """
+
+    gradient: Gradient
+    relative: float
+    cosine: float
+    seconds: float
+
+    @property
+    def name(self) -> str:
+        """The name of the method."""
+        terms = f"({self.gradient.terms})" if isinstance(self.gradient, Neumann) else ""
+        return type(self.gradient).__name__ + terms
+
+
+@dataclass(frozen=True, eq=False)
+class EquilibriumReport:
+    """The equilibria of a loop, one or several for each sample.
+
+    Attributes:
+        states: Equilibria of each sample in rows, which differ; found near the model's own start.
+        starts: Number of starts.
+        contraction: ``"certified"`` if a bound proves that the loop contracts, ``"refuted"`` if its
+            Jacobian has a norm of one or more at an equilibrium, else ``"unknown"``.
+        spectrum: Norms and eigenvalues of the Jacobian at equilibria; ``None`` without any.
+        solvers: Cost of each solver.
+        gradients: Cost and error of each gradient method; empty if nothing requires a gradient.
+    """
+
+    states: tuple[Tensor, ...]
+    starts: int
+    contraction: str
+    spectrum: JacobianSpectrum | None
+    solvers: tuple[SolverCost, ...]
+    gradients: tuple[GradientCost, ...]
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """The number of equilibria of each sample that were found."""
+        return tuple(map(len, self.states))
+
+    @property
+    def solved(self) -> int:
+        """The number of samples with an equilibrium that was found."""
+        return sum(count > 0 for count in self.counts)
+
+    @property
+    def unique(self) -> bool | None:
+        """Whether each sample has one: proved, disproved by a second one, or unknown."""
+        if any(count > 1 for count in self.counts):
+            return False
+        return True if self.contraction == "certified" else None
+
+    def rows(self) -> Iterator[Row]:
+        """The table of a page."""
+        unique = {True: "unique: proved", False: "not unique", None: "no second one was found"}
+        yield Row(
+            "found",
+            f"{self.solved} of {len(self.states)} samples",
+            unique[self.unique] if self.solved else "",
+        )
+        if self.spectrum is not None:
+            yield Row("‖J‖", f"{self.spectrum.norm:.4g}", f"contraction: {self.contraction}")
+            yield Row("spectral radius", f"{self.spectrum.radius:.4g}",
+                      "below 1, the plain iteration converges near it")  # fmt: skip
+        for cost in self.solvers:
+            value = f"{cost.evaluations} evaluations, {1e3 * cost.seconds:.3g} ms"
+            score = "" if cost.accuracy is None else f", score {cost.accuracy:.4g}"
+            yield Row(cost.name, value, f"{cost.converged} of {len(self.states)} converged, agrees "
+                      f"in {cost.agreement:.1%}{score}")  # fmt: skip
+        for one in self.gradients:
+            yield Row(one.name, f"{1e3 * one.seconds:.3g} ms",
+                      f"error {one.relative:.2g}, cosine {one.cosine:.3f}")  # fmt: skip
+
+    def document(self) -> dict[str, Any]:
+        """Everything as plain values, but for the states."""
+        found: dict[str, Any] = {
+            name: getattr(self, name) for name in ("counts", "starts", "contraction", "unique")
+        }
+        found["jacobian"] = None if self.spectrum is None else self.spectrum.document()
+        found["solvers"] = [{**c._asdict(), "solver": repr(c.solver)} for c in self.solvers]
+        found["gradients"] = [{**c._asdict(), "gradient": c.name} for c in self.gradients]
+        return found
+
+
+def equilibrium_of(
+    loop: Loop,
+    inputs: tuple[Any, ...],
+    judge: Callable[[Any], tuple[float | None, float]],
+    *,
+    certified: bool,
+    seed: int,
+) -> EquilibriumReport:
+    """Solve for the equilibria of a loop, and measure what is around them.
+
+    Args:
+        loop: The loop.
+        inputs: The model's inputs.
+        judge: Quality and agreement of an output.
+        certified: Whether a bound proves that the loop contracts.
+        seed: Seed of other starts, and of the random derivative of a loss.
+    """
+    with torch.no_grad():
+        start, context = loop.begin(*inputs)
+    start = pytree.tree_map(Tensor.detach, start)
+    cell, tensors = loop.as_cell(context)
+    tensors = [t.detach() for t in tensors]
+    costs, several = [], []
+    with without_fused_attention():  # which has no second derivatives
+        for solver in _SOLVERS:
+            layer = _layer(cell, loop, solver=solver)
+            with torch.no_grad():
+                state, seconds = timed(lambda: layer(start, *tensors), rows_of(start).device)  # noqa: B023
+                score, agreement = judge(loop.head(state, context))
+            solution = layer.solution
+            assert solution is not None
+            numbers = int(solution.converged.sum()), solution.evaluations, seconds
+            costs.append(SolverCost(solver, *numbers, score, agreement))
+            several.append(_where_converged(layer, state))
+        first = torch.stack(several)
+        spread = float(first[first.isfinite()].square().mean().sqrt()) if bool(
+            first.isfinite().any()) else 1.0  # fmt: skip
+        for state in _near(start, spread, seed):
+            layer = _layer(cell, loop, solver=(Anderson(), NewtonKrylov()))
+            with torch.no_grad():
+                several.append(_where_converged(layer, layer(state, *tensors)))
+        states = tuple(map(_distinct, torch.stack(several, 1)))
+        known = torch.tensor([len(one) > 0 for one in states])
+        spectrum = None
+        if bool(known.any()):
+            zero = rows_of(start)[:1].flatten() * 0
+            found = torch.stack([one[0] if len(one) else zero for one in states])
+            spectrum = jacobian_spectrum(
+                lambda rows: rows_of(cell(_state(rows, start), *tensors)),
+                *(found, known.nonzero()[:, 0].to(found.device)),
+            )
+        gradients = _gradient_costs(cell, loop, start, tensors, known, seed)
+    contraction = "certified" if certified else "unknown"
+    if not certified and spectrum is not None and spectrum.norm >= 1:
+        contraction = "refuted"
+    return EquilibriumReport(states, 1 + _STARTS, contraction, spectrum, tuple(costs), gradients)
+
+
+class _Cell(nn.Module):
+    """A step of a loop, with the modules that it depends on."""
+
+    def __init__(self, cell: Callable[..., State], loop: Loop) -> None:
+        super().__init__()
+        self.cell, self.held = cell, nn.ModuleList(loop.modules)
+
+    def forward(self, state: State, *tensors: Tensor) -> State:
+        return self.cell(state, *tensors)
+
+
+def _layer(cell: Callable[..., State], loop: Loop, **options: Any) -> Equilibrium:
+    """The loop as a layer that solves; one sample in all, if samples are coupled."""
+    return Equilibrium(
+        _Cell(cell, loop), on_failure="status", batched=not loop.samples_coupled, **options
+    )
+
+
+def _where_converged(layer: Equilibrium, state: State) -> Tensor:
+    """A state in rows, NaN where it is no equilibrium."""
+    assert layer.solution is not None
+    rows = rows_of(state).detach()
+    converged = layer.solution.converged.expand(len(rows))
+    return torch.where(converged[:, None], rows, torch.nan)
+
+
+def _near(start: State, size: float, seed: int) -> Iterator[State]:
+    """States near a start, by noise of the size of an equilibrium."""
+    generator = seeded("seed", seed)
+    for _ in range(_STARTS):
+        yield pytree.tree_map(
+            lambda t: t + size * torch.randn(t.shape, generator=generator, dtype=torch.float64)
+            .to(t), start,
+        )  # fmt: skip
+
+
+def _distinct(states: Tensor) -> Tensor:
+    """The finite states of a sample that differ, in rows."""
+    states = states[states.isfinite().all(1)]
+    kept: list[int] = []
+    sizes = torch.linalg.vector_norm(states, dim=1).clamp_min(1e-3)
+    for i, z in enumerate(states):
+        apart = torch.linalg.vector_norm(z - states[kept], dim=1)
+        if bool((apart > _APART * torch.maximum(sizes[i], sizes[kept])).all()):
+            kept.append(i)
+    return states[kept]
+
+
+def _state(rows: Tensor, like: State) -> State:
+    """Rows as a state; the inverse of ``rows_of``."""
+    leaves, tree = pytree.tree_flatten(like)
+    parts = rows.split([math.prod(leaf.shape[1:]) for leaf in leaves], 1)
+    shaped = [part.reshape(leaf.shape) for part, leaf in zip(parts, leaves, strict=True)]
+    return pytree.tree_unflatten(shaped, tree)
+
+
+def _gradient_costs(
+    cell: Callable[..., State],
+    loop: Loop,
+    start: State,
+    tensors: list[Tensor],
+    known: Tensor,
+    seed: int,
+) -> tuple[GradientCost, ...]:
+    """Gradient methods beside the exact one, for a random derivative of a loss by the state."""
+    tensors = [t.detach().requires_grad_() for t in tensors]
+    module = _Cell(cell, loop)
+    wanted = [*tensors, *(p for p in module.parameters() if p.requires_grad)]
+    rows = rows_of(start)
+    noise = torch.randn(rows.shape, generator=seeded("seed", seed), dtype=torch.float64).to(rows)
+    weights = noise * known[:, None].to(noise)
+    costs: list[GradientCost] = []
+    truth: Tensor | None = None
+    for gradient in _GRADIENTS:
+        solver = _UNROLLED if isinstance(gradient, Unrolled) else None
+        layer = _layer(cell, loop, gradient=gradient, solver=solver)
+
+        def passes(layer: Equilibrium = layer) -> Tensor | None:
+            with torch.enable_grad():
+                total = (rows_of(layer(start, *tensors)) * weights).sum()
+                if not total.requires_grad:
+                    return None
+                found = torch.autograd.grad(
+                    total, wanted, allow_unused=True, materialize_grads=True
+                )
+            return torch.cat([one.double().flatten() for one in found])
+
+        flat, seconds = timed(passes, rows.device)
+        truth = flat if truth is None else truth
+        if flat is None or truth is None or not 0 < float(truth.norm()) < math.inf:
+            return ()
+        size = truth.norm()
+        cosine = float(torch.dot(flat, truth) / (flat.norm() * size).clamp_min(1e-300))
+        costs.append(GradientCost(gradient, float((flat - truth).norm() / size), cosine, seconds))
+    return tuple(costs)
