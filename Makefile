@@ -11,7 +11,7 @@ STAMP := $(VENV)/.installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo tour test test-thorough peers lint format tables docs docs-serve bench wheel release clean
+.PHONY: help demo tour test test-thorough test-all peers lint format tables docs docs-serve bench wheel release clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*  ## ' $(firstword $(MAKEFILE_LIST)) | awk -F ':.*  ## ' '{printf "make %-13s %s\n", $$1, $$2}'
@@ -43,6 +43,9 @@ test: $(STAMP)  ## Run the tests
 
 test-thorough: $(STAMP)  ## Run the tests that take some time
 	$(PYTEST) -m thorough
+
+test-all: $(STAMP)  ## Run both, collected once
+	$(PYTEST) -m '' --durations 10
 
 # In an environment of its own: the packages of others that shoal's tests do not need.
 PEERS := build/peers

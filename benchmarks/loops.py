@@ -1,6 +1,6 @@
 """Stop rules and few-step copies of three small loops, trained here in seconds.
 
-python benchmarks/loops.py [stop] [distill] [--splits N]
+python benchmarks/loops.py [stop] [distill] [--splits N] [--output FOLDER]
 
 The loops: cells of a line that a source reaches (convolutions with recall; the cells of a line
 depend strongly on one another), sorted positions of tokens (a looped transformer), and classes of
@@ -14,6 +14,7 @@ and of the copy trained for few iterations.
 
 import argparse
 import time
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -152,10 +153,31 @@ def stop(name: str, model: nn.Module, x: Tensor, splits: int) -> None:
     print(f"{name}: {broken} of {splits} splits above 1%; {saved}; {signals}", flush=True)
 
 
+def distill(name: str, model: nn.Module, x: Tensor, folder: Path | None) -> None:
+    """Errors of the cut loop and of the trained copy, and the verdict."""
+    t = shoal.distill(model, x)
+    found = {one.name: one.scores for one in t.candidates}
+    for steps in ("1 iteration", "2 iterations", "3 iterations"):
+        cut, copy = found[f"cut to {steps}"], found[f"trained copy, {steps}"]
+        decisions, samples = (
+            (1 - getattr(cut, field), 1 - getattr(copy, field))
+            for field in ("agreement", "samples_agree")
+        )
+        print(
+            f"{name}, {steps}: decisions that differ {decisions[0]:.1%} cut, {decisions[1]:.1%} "
+            f"trained, factor {decisions[0] / max(decisions[1], 1e-9):.1f}; samples "
+            f"{samples[0]:.1%}, {samples[1]:.1%}"
+        )
+    print(t, flush=True)
+    if folder is not None:
+        t.plot().savefig(folder / f"{name}.png")
+
+
 def main() -> None:
     """Train the loops and print what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("parts", nargs="*", default=["stop", "distill"])
+    parser.add_argument("--output", type=Path, help="a folder for pictures")
     parser.add_argument("--splits", type=int, default=200)
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -173,6 +195,8 @@ def main() -> None:
         )
         if "stop" in options.parts:
             stop(name, model, x, options.splits)
+        if "distill" in options.parts:
+            distill(name, model, x, options.output)
 
 
 if __name__ == "__main__":

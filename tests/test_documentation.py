@@ -70,7 +70,7 @@ def test_examples_of_the_pages(page: Path, namespace: dict[str, object]) -> None
 
 
 LONG = (
-    *("sklearn_estimators", "certificates.width", "distillation.distill"),
+    *("sklearn_estimators", "certificates.width", "loops.distill"),
     *(f"designs.{name}" for name in ("design", "result", "sphere")),
 )
 

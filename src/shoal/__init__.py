@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # from the modules that define them, which mypy would take fo
         ConvResNet,
         FullyConnected,
         ImplicitNetwork,
+        LoopedNetwork,
         ResNet,
     )
     from shoal.asymptotics import GaussianMixture, centered
@@ -33,7 +34,6 @@ if TYPE_CHECKING:  # from the modules that define them, which mypy would take fo
     from shoal.asymptotics.spectrum import spectrum
     from shoal.certificates.certify import certify
     from shoal.designs.design import design
-    from shoal.distillation.distill import distill
     from shoal.equilibrium import (
         Anderson,
         Broyden,
@@ -52,6 +52,7 @@ if TYPE_CHECKING:  # from the modules that define them, which mypy would take fo
     from shoal.learning import gradient_flow, kernel_regression, learning_curve
     from shoal.loops import Loop
     from shoal.loops.diagnose import diagnose
+    from shoal.loops.distill import distill
     from shoal.loops.find import find_loop
     from shoal.loops.stopping import stop_rule
     from shoal.networks import GainConstraint, MonotoneCell, export, load, save
@@ -79,6 +80,7 @@ __all__ = [
     "Implicit",
     "ImplicitNetwork",
     "Loop",
+    "LoopedNetwork",
     "MonotoneCell",
     "Neumann",
     "NewtonKrylov",
@@ -126,7 +128,7 @@ _OPEN = ("activations", "adapters", "architectures", "data", "equilibrium", "gau
 _PACKAGES = (  # that define the other names, from the ground up
     *("activations", "architectures", "kernels", "asymptotics", "equilibrium"),
     *("networks", "designs", "learning", "training", "certificates"),
-    *("loops", "distillation"),
+    "loops",
 )
 
 if not TYPE_CHECKING:

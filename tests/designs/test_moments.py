@@ -223,6 +223,7 @@ def test_refusals_name_the_reason_and_the_nearest(
 # Values and options
 
 
+@pytest.mark.thorough("sphere")
 @pytest.mark.parametrize("method", ["moments", "sphere"])
 def test_what_is_trained_chooses_the_kernel(method: str) -> None:
     erf = deq(Erf())  # whose kernels cost little

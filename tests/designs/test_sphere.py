@@ -63,6 +63,7 @@ def test_kernels_by_brute_force():
             assert abs(found - wanted) < bound
 
 
+@pytest.mark.thorough
 def test_a_residual_network_has_its_layer_too():
     net = shoal.ResNet(Softplus(), 3, residual_scale=1.5)
     for which in ("ck", "ntk"):
@@ -101,6 +102,7 @@ def test_groups_that_are_trained():
     assert "trained in readout, recurrent" in d.explanation
 
 
+@pytest.mark.thorough
 def test_deep_networks_have_shallow_ones_too():
     deep = FullyConnected((Tanh(), GELU(), Softplus()))
     d = design(deep, "ntk")

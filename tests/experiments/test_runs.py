@@ -61,7 +61,7 @@ def test_every_quick_run_ends_with_a_record_and_a_figure(
 def test_experiments_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == len(registered()) == 33
+    assert len(lines) == len(registered()) >= 33
     assert any(line.startswith("ling2024 figure3") and "1680 points" in line for line in lines)
 
 

@@ -16,11 +16,10 @@ from torch.nn import Module
 import shoal
 from shoal.app import output as out
 from shoal.app.inputs import load_inputs
+from shoal.app.replacements import distillation_part
 from shoal.app.sections import Findings
 from shoal.core.words import Row
-from shoal.distillation import Distillation
-from shoal.distillation.page import distillation_part
-from shoal.loops import Diagnosis
+from shoal.loops import Diagnosis, Distillation
 
 NO_EQUILIBRIUM = 3
 _NESTED = ("state_dict", "model_state_dict", "model")  # where checkpoints keep the weights
@@ -200,8 +199,9 @@ def _answers(found: Diagnosis, twin: Distillation) -> Iterator[Row]:
     """The questions of a practitioner, in the order in which they are asked."""
     yield Row("replace it?", "no" if twin.keep else "yes", twin.verdict)
     named = {one.name: one for one in twin.candidates}
-    plain = named.get("plain layer, on labels") or named["plain layer, on outputs"]
-    near = "yes" if plain.loss <= twin.tolerance else "no"
-    yield Row("does a plain layer do?", near, f"{plain.name}: {twin.lost(plain)}")
+    plain = named.get("plain layer, on labels") or named.get("plain layer, on outputs")
+    if plain is not None:
+        near = "yes" if plain.loss <= twin.tolerance else "no"
+        yield Row("does a plain layer do?", near, f"{plain.name}: {twin.lost(plain)}")
     yield Row("how many iterations?", str(found.stop_at or "unknown"), found.verdict)
     yield Row("does the loop matter?", found.loop_matters, f"running on: {found.running_on}")

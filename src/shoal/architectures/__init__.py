@@ -7,6 +7,7 @@ from shoal.architectures.feedforward import ConvNet, FullyConnected
 from shoal.architectures.images import ImageArchitecture
 from shoal.architectures.implicit_network import ImplicitNetwork
 from shoal.architectures.layers import Cell, Layers, Weights
+from shoal.architectures.looped_network import LoopedNetwork
 from shoal.architectures.residual import ConvResNet, ResNet
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "ImplicitArchitecture",
     "ImplicitNetwork",
     "Layers",
+    "LoopedNetwork",
     "ResNet",
     "Weights",
 ]

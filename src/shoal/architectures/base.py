@@ -69,6 +69,16 @@ class Architecture(ABC):
         return injection is not None and bool(injection.variance == 0)
 
     @property
+    def cell_activations(self) -> tuple[Activation, ...]:
+        """The activation of each cell."""
+        return tuple(cell.activation for cell in self.layers().cells)
+
+    @property
+    def layered(self) -> bool:
+        """Whether it is a chain or a loop of cells with weights of their own."""
+        return True
+
+    @property
     def activation_names(self) -> tuple[str, ...]:
         """What the activation of each cell is called among the fields."""
         names: list[str] = []

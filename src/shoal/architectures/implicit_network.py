@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import final
 
+from shoal.activations import Activation, ReLU
 from shoal.architectures.base import ImplicitArchitecture, scale, set_checked, variance
 from shoal.architectures.layers import Layers
 
@@ -54,6 +55,16 @@ class ImplicitNetwork(ImplicitArchitecture):
     def layers(self, width: int | None = None) -> Layers:  # noqa: ARG002
         """None: what is injected is not Gaussian, and its kernels have equations of their own."""
         raise TypeError(f"{self!r} is no chain or loop of Gaussian cells")
+
+    @property
+    def cell_activations(self) -> tuple[Activation, ...]:
+        """The ReLU."""
+        return (ReLU(),)
+
+    @property
+    def layered(self) -> bool:
+        """False: what is injected is not Gaussian."""
+        return False
 
     @property
     def parameter_groups(self) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from typing import TypeVar
 import scipy  # imports its parts when they are first used
 
 from shoal.activations import Activation, Affine
-from shoal.architectures import Architecture, ImageArchitecture, ImplicitNetwork
+from shoal.architectures import Architecture, ImageArchitecture, ImplicitNetwork, LoopedNetwork
 from shoal.architectures.layers import Cell, Layers
 from shoal.core.checks import real
 from shoal.core.exceptions import AccuracyError, ConvergenceError
@@ -72,6 +72,11 @@ def centered(architecture: A, input_norm: float) -> A:
     if isinstance(architecture, ImplicitNetwork):
         raise TypeError(
             f"{architecture!r} cannot be centered, since its activation is always the ReLU; take "
+            "it as it is: center=False for equivalents and spectra"
+        )
+    if isinstance(architecture, LoopedNetwork):
+        raise TypeError(
+            "a LoopedNetwork cannot be centered, since all iterations share one activation; take "
             "it as it is: center=False for equivalents and spectra"
         )
     if isinstance(architecture, ImageArchitecture):

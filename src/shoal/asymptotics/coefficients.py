@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from shoal.activations import Activation, Affine
-from shoal.architectures import Architecture, ImplicitArchitecture, ImplicitNetwork
+from shoal.architectures import Architecture, ImplicitArchitecture, ImplicitNetwork, LoopedNetwork
 from shoal.asymptotics.centering import (
     centered,
     entering_variance,
@@ -253,6 +253,8 @@ def _last_argument(
         gamma2, feature = architecture.gamma**2, (square + architecture.bias_variance) / 2
         seen = gamma2 * (ck - feature) + feature
         return math.sqrt(seen), gamma2 * (growth - 0.5) + 0.5
+    if isinstance(architecture, LoopedNetwork):  # what the readout sees: no activation follows
+        return math.sqrt(ck), growth
     layers = architecture.layers(function.width)
     seen, change = entering_variance(layers, square, ck), 0.0
     if layers.injection is not None:

@@ -100,7 +100,8 @@ def fixed_point(
     options = SolveOptions(
         check_solver("solver", solver), check_gradient(gradient), check_on_failure(on_failure)
     )
-    found = options.solve(problem, problem.layout.rows(z0).detach().clone())
+    start = problem.layout.rows(z0).detach().clone()
+    found = options.gradient.solve(problem, start, options)
     value: Tensor = problem.layout.state(found.value)
     if options.on_failure != "status":
         return value

@@ -169,7 +169,7 @@ class Equilibrium(nn.Module):
         if warm:
             start = self._last.instead_of(start)
         with full_precision(start):
-            found = options.solve(problem, start)
+            found = options.gradient.solve(problem, start, options)
         if warm:
             self._last.keep(found)
         state = problem.layout.state(found.value)

@@ -169,7 +169,7 @@ class BrokenLine(ClosedForm):
         step, found = max(1, _BLOCK // (count * _NODES)), a.new_empty(2, len(a))
         for narrow in (True, False):
             for some in (self._narrow(torch.minimum(a, b)) == narrow).nonzero()[:, 0].split(step):
-                block = (t[some] for t in (a, b, near, obtuse))
+                block = a[some], b[some], near[some], obtuse[some]
                 found[:, some] = self._block(*block, count, narrow=narrow)
         return found
 

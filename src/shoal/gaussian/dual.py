@@ -32,8 +32,7 @@ Triple: TypeAlias = tuple[Tensor, Tensor, Tensor]
 _FINEST = 1e-13  # what the quadrature guarantees ...
 _TABULATED = 5e-13  # ... and a table
 _BLOCK = 1 << 16  # triples that are evaluated together
-_MANY = 128  # triples from which on a table pays
-_FEW = 16  # covariances of pairs that are integrated one by one
+_FEW = 16  # triples that are integrated one by one, unless there is a table already
 _NUMBERS = 1 << 21  # of series of pairs that are formed together ...
 _MOST = 1 << 23  # ... and that are kept
 
@@ -196,8 +195,8 @@ def _evaluate(phi: Activation, j: int, k: int, triple: Triple, *, tolerance: flo
     shape, flat = triple[2].shape, [t.detach().reshape(-1) for t in triple]
     closed = dual_form(phi) if j == k < 2 else None
     table = None
-    if closed is None and len(flat[0]) >= _MANY and tolerance >= _TABULATED:
-        table = _table(phi, j, k, flat)
+    if closed is None and tolerance >= _TABULATED:
+        table = _table(phi, j, k, flat, known=len(flat[0]) <= _FEW)
     parts = []
     for a, b, c in zip(*(t.split(_BLOCK) for t in flat), strict=True):
         if closed is not None:
@@ -207,8 +206,10 @@ def _evaluate(phi: Activation, j: int, k: int, triple: Triple, *, tolerance: flo
     return torch.cat(parts).view(shape)
 
 
-def _table(phi: Activation, j: int, k: int, triple: Sequence[Tensor]) -> Table | None:
-    """The table for all variances but zero."""
+def _table(
+    phi: Activation, j: int, k: int, triple: Sequence[Tensor], *, known: bool
+) -> Table | None:
+    """The table for all variances but zero; only one that is there already if ``known``."""
     a, b, c = triple
     some = torch.cat([a, b])
     some = some[some > 0]
@@ -216,7 +217,7 @@ def _table(phi: Activation, j: int, k: int, triple: Sequence[Tensor]) -> Table |
     if not len(some) or (j + k) % 2 or same:
         return None
     orders = ((0, 0), (1, 1)) if j == k < 2 else ((max(j, k), min(j, k)),)
-    return Table.of(phi, orders, torch.stack(torch.aminmax(some)))
+    return Table.of(phi, orders, torch.stack(torch.aminmax(some)), known=known)
 
 
 def _evaluate_block(phi: Activation, j: int, k: int, triple: Triple, table: Table | None) -> Tensor:

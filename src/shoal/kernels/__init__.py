@@ -1,6 +1,6 @@
 """Kernels of infinitely wide networks."""
 
-from shoal.kernels import implicit_network  # noqa: F401  (it registers its kernels)
+from shoal.kernels import implicit_network, looped_network  # noqa: F401  (they register theirs)
 from shoal.kernels.arguments import Kernels
 from shoal.kernels.function import KernelFunction, kernel_function
 from shoal.kernels.matrix import kernel

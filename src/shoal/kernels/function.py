@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from shoal.activations import Activation, ReLU
+from shoal.activations import Activation
 from shoal.architectures import (
     Architecture,
     ImageArchitecture,
     ImplicitArchitecture,
-    ImplicitNetwork,
     Layers,
 )
 from shoal.core.caches import cached
@@ -90,8 +89,8 @@ class KernelFunction:
     @property
     def activations(self) -> tuple[Activation, ...]:
         """The activations of all cells."""
-        if isinstance(self.architecture, ImplicitNetwork):
-            return (ReLU(),)
+        if not self.architecture.layered:
+            return self.architecture.cell_activations
         return tuple(cell.activation for cell in self.layers.cells)
 
     @in_standard_settings

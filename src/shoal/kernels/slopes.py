@@ -26,7 +26,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from shoal.architectures import ImplicitNetwork, Weights
+from shoal.architectures import Weights
 from shoal.core.caches import cached
 from shoal.core.exceptions import AccuracyError
 from shoal.kernels.arguments import Kernels
@@ -408,7 +408,7 @@ def _at(function: KernelFunction, *point: Tensor) -> Kernels:
 
 def _is_loop(function: KernelFunction, names: tuple[str, ...]) -> bool:
     """Whether the network is a loop of one layer with inputs."""
-    if isinstance(function.architecture, ImplicitNetwork):
+    if not function.architecture.layered:
         return False
     layers = function.layers
     readout, injection = layers.readout, layers.injection

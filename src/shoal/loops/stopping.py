@@ -234,12 +234,14 @@ def stop_rule(
     risk = real("risk", risk, above=0, below=1)
     confidence = real("confidence", confidence, above=0, below=1)
     if isinstance(loop, Module):
-        loop = find_loop(loop, *_rows_of(inputs, torch.arange(min(_TRACED, batch_of(inputs)))))
+        loop = find_loop(
+            loop, *rows_of_inputs(inputs, torch.arange(min(_TRACED, batch_of(inputs))))
+        )
     if not isinstance(loop, Loop):
         raise TypeError(f"loop must be a Loop or a module, got {type(loop).__name__}")
     inputs = inputs or loop.inputs
     steps = integer("steps", loop._count(steps), at_least=3)
-    _check_loop(loop)
+    check_loop(loop)
     samples = batch_of(inputs)
     _check_enough(samples, risk, confidence)
     record = record_of(loop, inputs, steps, y, decision)
@@ -247,7 +249,8 @@ def stop_rule(
     return calibrated(record, order, risk, confidence)
 
 
-def _check_loop(loop: Loop) -> None:
+def check_loop(loop: Loop) -> None:
+    """Refuse a loop of one batch alone, and samples that depend on one another."""
     if not loop.dynamic:
         reason = loop.note or "give z0 as a function of the inputs"
         raise ValueError(f"loop must run on other samples than its own batch: {reason}")
@@ -307,14 +310,14 @@ def record_of(
     with ExitStack() as stack:
         for module in loop.modules:
             stack.enter_context(evaluating(module))
-        first = loop.run(*_rows_of(inputs, torch.arange(min(_BLOCK, samples))), steps=steps)
+        first = loop.run(*rows_of_inputs(inputs, torch.arange(min(_BLOCK, samples))), steps=steps)
         decisions = decisions_of(first, y if y is None else y[:_BLOCK], decision=decision)
         measured = Signals(decisions)
         for rows in torch.arange(samples).split(_BLOCK):
-            found, decided = _trajectory(loop, _rows_of(inputs, rows), steps, measured)
+            found, decided = _trajectory(loop, rows_of_inputs(inputs, rows), steps, measured)
             signals.append(found.cpu())
             last = decided[-1]
-            _check_decided(decisions, last, rows)
+            check_decided(decisions, last, rows)
             if y is None:
                 changed = [~decisions.same(one, last).all(1) for one in decided]
             else:
@@ -346,7 +349,7 @@ def _trajectory(
     return torch.stack(found, 1), decided
 
 
-def _check_decided(decisions: Decisions, last: Tensor, rows: Tensor) -> None:
+def check_decided(decisions: Decisions, last: Tensor, rows: Tensor) -> None:
     """Refuse samples whose output after the full count is not finite."""
     bad = rows[(~decisions.same(last, last)).any(1).cpu()].tolist()
     if bad:
@@ -421,7 +424,7 @@ def _at_most(count: int, samples: int, share: float) -> float:
     return math.fsum(map(math.exp, terms))
 
 
-def _rows_of(inputs: tuple[Any, ...], rows: Tensor) -> tuple[Any, ...]:
+def rows_of_inputs(inputs: tuple[Any, ...], rows: Tensor) -> tuple[Any, ...]:
     """Some samples of a model's inputs."""
     samples = batch_of(inputs)
     found: tuple[Any, ...] = pytree.tree_map_only(

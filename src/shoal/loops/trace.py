@@ -79,7 +79,7 @@ def batch_of(inputs: tuple[Any, ...]) -> int:
     """The number of samples of a model's inputs: the first dimension of their first tensor."""
     for leaf in pytree.tree_leaves(inputs):
         if isinstance(leaf, Tensor) and leaf.dim():
-            return len(leaf)
+            return leaf.shape[0]  # which stays symbolic while a program is exported
     raise ValueError("inputs must have a tensor with one entry per sample, got none")
 
 

@@ -90,6 +90,9 @@ def _by_quality(quality: _Qualities, curve: Curve, trained: int | None) -> Choic
     good = [k for k, mean in enumerate(quality.means) if mean >= best - _FLAT]
     own = None if trained is None else grid.index(trained)
     stop = _place(good, own, len(grid))
+    if own is not None and own not in good:
+        gained, certain = quality.gain(own, stop)
+        stop = stop if certain or gained > 1 else own
     gained, certain = quality.gain(0, stop)
     lost, lost_certainly = quality.gain(len(grid) - 1, stop)
     running: RunningOn = "changes nothing"
@@ -146,6 +149,7 @@ def _by_agreement(curve: Curve, trained: int | None, converging: float, alike: f
         own = grid.index(trained)
         with_rest = curve.settled[own].value
         stop = _from([one.value >= alike for one in curve.agreement], own)
+        stop = min(stop + 1, own) if stop else stop  # a margin for what few samples show
         running = "changes nothing" if with_rest >= alike else "unknown"
         if rests and _NEARLY <= with_rest < alike and _surer(curve, own, settled):
             stop = settled

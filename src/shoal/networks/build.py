@@ -12,6 +12,7 @@ from shoal.architectures import (
     ImageArchitecture,
     ImplicitArchitecture,
     ImplicitNetwork,
+    LoopedNetwork,
 )
 from shoal.core import checks
 from shoal.core.settings import standard_settings
@@ -20,6 +21,7 @@ from shoal.networks.draw import MATRIX_LAWS, Law, Source, check_law
 from shoal.networks.equilibrium import EquilibriumNetwork, LoopNetwork, Solving
 from shoal.networks.implicit_network import ImplicitNetworkModule
 from shoal.networks.layered import ChainNetwork
+from shoal.networks.looped_network import LoopedModule
 from shoal.networks.network import Network, NetworkSpec, chosen_groups
 
 _TAKEN = {*vars(Module()), "spec", "layers", "scales", "equilibrium"}
@@ -230,6 +232,8 @@ def _network_class(architecture: Architecture) -> type[Network[Any]]:
     """
     if isinstance(architecture, ImplicitNetwork):
         return ImplicitNetworkModule
+    if isinstance(architecture, LoopedNetwork):
+        return LoopedModule
     layers, name = architecture.layers(), type(architecture).__name__
     if layers.injection is None:
         chosen: type[Network[Any]] = ChainNetwork

@@ -156,30 +156,9 @@ def _module(network: object) -> nn.Module:
 
 
 def _module_gains(module: nn.Module, patterns: object) -> list[_Gain]:
-    """The norms of linear and convolutional layers, and of named matrices; shared ones once.
-
-    Args:
-        module: The module that has them.
-        patterns: Names of weights or of modules, one or several, with ``*`` for anything; all
-            linear and convolutional layers by default.
-    """
-    known = (nn.Linear, *_CONVOLUTIONS)
-    layers = {
-        f"{path}.weight" if path else "weight": layer
-        for path, layer in module.named_modules()
-        if isinstance(layer, known)
-    }
-    parameters = dict(module.named_parameters())
-    names = [*layers]
-    if patterns is not None:
-        given = (patterns,) if isinstance(patterns, str) else items("weights", patterns, "names")
-        matrices = [n for n, p in parameters.items() if p.dim() >= 2 or n in layers]
-        known_names = dict.fromkeys([*matrices, *layers])
-        kind = "weights of linear or convolutional layers, or matrices"
-        names = names_matching("weights", given, known_names, kind)
+    """The norms of chosen weights of a module; shared ones once, with their largest factor."""
     found: dict[tuple[int, int], tuple[float, _Gain]] = {}
-    for name in names:
-        layer = layers.get(name)
+    for name, layer in _chosen(module, patterns).items():
         factor, groups = 1.0, 1
         path, _, attribute = name.rpartition(".")
         owner = module.get_submodule(path)
@@ -193,7 +172,7 @@ def _module_gains(module: nn.Module, patterns: object) -> list[_Gain]:
         if isinstance(weight, UninitializedParameter):
             raise TypeError(f"weights must have values, got {name!r} of a lazy layer")
         if isinstance(layer, _CONVOLUTIONS):
-            factor, groups = _patch_factor(layer), layer.groups
+            factor, groups = _patch_factor(layer), int(layer.groups)
         elif weight.dim() > 2:
             raise ValueError(
                 "weights must be matrices, or of linear or convolutional layers, got "
@@ -201,11 +180,34 @@ def _module_gains(module: nn.Module, patterns: object) -> list[_Gain]:
             )
         gain = GainBound([factor], [MatrixNorm(groups)], name=name)
         key = id(weight), groups
-        if key not in found or found[key][0] < factor:  # the largest factor counts
+        if key not in found or found[key][0] < factor:
             found[key] = factor, (partial(_read, owner, attribute), gain)
     if not found:
         raise ValueError("network must have a linear or convolutional layer, got none")
     return [gain for _, gain in found.values()]
+
+
+def _chosen(module: nn.Module, patterns: object) -> dict[str, nn.Module | None]:
+    """The weights that patterns choose, by name, with their linear or convolutional layers.
+
+    Args:
+        module: The module that has them.
+        patterns: Names of weights or of modules, one or several, with ``*`` for anything; all
+            linear and convolutional layers by default.
+    """
+    layers: dict[str, nn.Module | None] = {
+        f"{path}.weight".lstrip("."): layer
+        for path, layer in module.named_modules()
+        if isinstance(layer, (nn.Linear, *_CONVOLUTIONS))
+    }
+    if patterns is None:
+        return layers
+    given = (patterns,) if isinstance(patterns, str) else items("weights", patterns, "names")
+    parameters = module.named_parameters()
+    known = {name: layers.get(name) for name, p in parameters if p.dim() >= 2 or name in layers}
+    known |= layers
+    kind = "weights of linear or convolutional layers, or matrices"
+    return {name: known[name] for name in names_matching("weights", given, known, kind)}
 
 
 def _read(owner: nn.Module, attribute: str) -> list[Tensor]:

@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import Module
 from torch.optim import SGD, Optimizer
 
-from shoal.core.checks import instance, integer, items, one_of
+from shoal.core.checks import function, instance, integer, items, one_of
 from shoal.core.exceptions import ConvergenceError, ConvergenceWarning
 from shoal.networks.modules import Inputs, evaluating
 from shoal.training.measures import Measures
@@ -63,6 +63,8 @@ class Watch:
             those whose names, prefixes or patterns are given here; by default only if $J$ has up to
             1000 rows and 64 million numbers. With another loss, $G$ is not measured by default.
         on_violation: ``"record"`` a broken promise, or ``"raise"`` a ``TrainingError``.
+        also: A function that returns further numbers by name at each record, such as
+            ``shoal.loops.LoopMeasures(loop, x)``; ``records.monitors`` has them, too.
 
     Attributes:
         violations: For each broken promise, the first step at which it was broken.
@@ -101,7 +103,11 @@ class Watch:
         promises: Iterable[str] | None = None,
         gram: bool | Iterable[str] | None = None,
         on_violation: Literal["record", "raise"] = "record",
+        also: Callable[[], Mapping[str, float]] | None = None,
     ) -> None:
+        function("also", also)
+        self._also: Callable[[], Mapping[str, float]] = also or dict
+        self._further: list[str] = []
         self._raises = one_of("on_violation", on_violation, ("record", "raise")) == "raise"
         if promises is not None:
             promises = [one_of("promises", name, KNOWN) for name in items("promises", promises)]
@@ -212,6 +218,7 @@ class Watch:
                 self._least = self._law.eigenvalue or found.get("least_eigenvalue", math.nan)
             if found:
                 self._judge_measures(found)
+                found |= self._measure_further()
             self._judge("equilibrium", now.converged)
             if "loss" in self._law.promises and self._loss_is_bounded:
                 self._judge_loss(view, now)
@@ -246,7 +253,7 @@ class Watch:
             }
         names = self.measures.names
         groups = [g for g in self.objective.weights if f"distance.{g}" in self._columns]
-        seen = [name for name in (*MEASURED, "gain_upper") if name in self._columns]
+        seen = [name for name in (*MEASURED, "gain_upper", *self._further) if name in self._columns]
         return Records(
             loss_steps=torch.tensor(self._loss_steps, dtype=torch.int64),
             losses=_column(self._losses),
@@ -307,6 +314,15 @@ class Watch:
             self._judge(name, value >= bounds[name] if name in LOWER else value <= bounds[name])
         if "gain" in found:  # it must be certain that the layer contracts
             self._judge("gain", found["gain_upper"] < 1)
+
+    def _measure_further(self) -> dict[str, float]:
+        """Write down the numbers of the user's own measure."""
+        numbers = {name: float(value) for name, value in self._also().items()}
+        for name, value in numbers.items():
+            if name not in self._further:
+                self._further.append(name)
+            self._columns.setdefault(name, []).append(value)
+        return numbers
 
     def _judge(self, name: str, holds: bool) -> None:
         if name in self._law.promises and not holds:

@@ -1,0 +1,200 @@
+r"""Kernels of loops with a fixed number of iterations, tied weights and a residual stream.
+
+For two inputs let $S_{kl} = \lim h_k \cdot h'_l / m$ be the covariance of their states after $k$
+and $l$ iterations, and $\Theta_{kl}$ the covariance of the tangents of these states, summed over
+the weights that are trained. With $Q_{kl} = \mathbb{E}[\varphi(u_k)\varphi(u'_l)]$ and $T_{kl} =
+\mathbb{E}[\varphi'(u_k)\varphi'(u'_l)]$, both at the normalized covariance of $S_{kl}$, an
+iteration adds $\varepsilon\sigma_a W\varphi(u_k)$ to a state, and to its tangent
+
+$\varepsilon\sigma_a\,(dW\,\varphi(u_k) + W\varphi'(u_k)\,dh_k/r_k), \qquad r_k^2 = S_{kk}$
+
+(or $r_k = 1$ without normalization; the part of the normalization's Jacobian along $h_k$ vanishes
+in the limit). The stream adds these up, with the weights $L_{kj} = \alpha^{k-1-j}$ for $j < k$ and
+$c_k = \alpha c_{k-1} + \gamma$, $c_0 = 1$, of the embedding. So both tables solve one recursion,
+
+$S = cc^\top s + L Q L^\top \varepsilon^2\sigma_a^2, \qquad
+\Theta = cc^\top t + L\,(w Q + T \circ \Theta / rr'^\top)\,L^\top \varepsilon^2\sigma_a^2,$
+
+where $s$ is the covariance of the embeddings, $t$ the part of it whose weights are trained, and
+$w$ is 1 if the recurrent weights are trained, else 0. Without ties, states of different iterations
+are not connected by $W$: $Q$ and $T$ are zero off their diagonals.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from shoal.architectures import LoopedNetwork
+from shoal.core.exceptions import AccuracyError
+from shoal.gaussian import dual, dual_derivative
+from shoal.gaussian.domain import within_bound
+from shoal.gaussian.moments import slope_square
+from shoal.kernels.angles import Angles, NoAngleError
+from shoal.kernels.function import KernelFunction, kernels_in
+from shoal.kernels.pairs import Own, Pairs, squares_at
+from shoal.kernels.recursions import Network
+
+_BLOCK = 1 << 20  # entries of a table that are formed together
+
+Moments = Callable[[int, Tensor], tuple[Tensor, Tensor]]
+"""$Q$ and $T/rr'$ at iterations $(n, 0), ..., (n, n), (0, n), ..., (n - 1, n)$, given $S$ there."""
+
+
+@kernels_in.register
+def looped_kernels(
+    architecture: LoopedNetwork, calculus: Any, function: KernelFunction
+) -> Network[Any]:
+    """Both kernels, by a recursion over pairs of iterations."""
+    stream = _Stream(architecture, function)
+    if isinstance(calculus, Angles):
+        raise NoAngleError  # states have several variances at once
+    if isinstance(calculus, Own):
+        return Network(*stream.inputs(calculus.squared_norms)[1], calculus)
+    assert isinstance(calculus, Pairs)
+    return Network(*stream.pairs(calculus), calculus)
+
+
+class _Stream:
+    """The recursion of an architecture, with tensors for its variances where these are given."""
+
+    def __init__(self, architecture: LoopedNetwork, function: KernelFunction) -> None:
+        self.phi, self.steps = architecture.activation, architecture.steps
+        self.tied, self.decay = architecture.tied, architecture.state_scale
+        self.normalized = architecture.normalization is not None
+        given = dict(function.variances)
+        spread, self.input, self.bias = (
+            given.get(name, getattr(architecture, name))
+            for name in ("recurrent_variance", "input_variance", "bias_variance")
+        )
+        self.gain = architecture.step_scale**2 * spread
+        groups = ("readout", "recurrent", "input", "bias")
+        self.trained = {group: float(group in function.trainable) for group in groups}
+        shares = [1.0]
+        for _ in range(self.steps):
+            shares.append(self.decay * shares[-1] + architecture.recall)
+        self.shares = torch.tensor(shares, dtype=torch.float64)  # c
+        k, j = torch.meshgrid(torch.arange(self.steps + 1), torch.arange(self.steps), indexing="ij")
+        powers = torch.tensor(self.decay, dtype=torch.float64) ** (k - 1 - j).relu()
+        self.sums = torch.where(j < k, powers, 0.0)  # L
+
+    def inputs(self, square: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """Inputs with themselves, given their squared norms.
+
+        Returns:
+            The variances of their states after 0, 1, ..., N iterations, shape (N + 1, ...), and
+            both kernels.
+        """
+        variances: list[Tensor] = []
+
+        def moments(n: int, covariance: Tensor) -> tuple[Tensor, Tensor]:
+            here = covariance[n if self.tied else 0]
+            variances.append(here)
+            seen = torch.ones_like(here) if self.normalized else here
+            if square.requires_grad:
+                value, slope = squares_at(self.phi, seen)[0], slope_square(self.phi, seen)
+            else:
+                value, slope = (d(self.phi, seen, seen, seen) for d in (dual, dual_derivative))
+            value, slope = value[None], (slope / here if self.normalized else slope)[None]
+            if n == 0 or not self.tied:
+                return value, slope
+            others = self._duals(here, torch.stack(variances[:-1]), covariance[:n])
+            q, t = (torch.cat([o, e, o]) for o, e in zip(others, (value, slope), strict=True))
+            return q, t
+
+        embedded = self.input * square + self.bias
+        if self.normalized and not bool((embedded > 0).all()):
+            raise ValueError(
+                "inputs must not be zero for a LoopedNetwork with normalization and without "
+                "biases, got one: its state is zero and cannot be normalized"
+            )
+        last = self._last(square, moments)
+        variances.append(last[0])
+        return torch.stack(variances), self._output(last, last[0], last[0])
+
+    def pairs(self, pairs: Pairs) -> tuple[Tensor, Tensor]:
+        """Both kernels of pairs of inputs."""
+        own, kernels = self.inputs(pairs.own.squared_norms)
+        left, right = (torch.stack(each) for each in zip(*map(pairs._both, own), strict=True))
+        product = pairs.products
+        if pairs.differentiable or self.steps * product.numel() <= _BLOCK:
+            found = self._between(left, right, product)
+        else:
+            shape, step = product.shape, max(1, _BLOCK // self.steps)
+            both = (v.expand(len(v), *shape).reshape(len(v), -1) for v in (left, right))
+            blocks = zip(
+                *(v.split(step, -1) for v in both), product.reshape(-1).split(step), strict=True
+            )
+            parts = [self._between(*block) for block in blocks]
+            cks, ntks = zip(*parts, strict=True)
+            found = torch.cat(cks).view(shape), torch.cat(ntks).view(shape)
+        if pairs.same is not None:  # an input and itself, to the last bit
+            alone = (pairs._both(each)[0] for each in kernels)
+            ck, ntk = (torch.where(pairs.same, a, f) for a, f in zip(alone, found, strict=True))
+            return ck, ntk
+        return found
+
+    def _between(self, left: Tensor, right: Tensor, product: Tensor) -> tuple[Tensor, Tensor]:
+        """Both kernels of pairs, given the variances of all states of both inputs."""
+
+        def moments(n: int, covariance: Tensor) -> tuple[Tensor, Tensor]:
+            if not self.tied:
+                return self._duals(left[n], right[n], covariance)
+            a = torch.cat([left[n].expand_as(left[: n + 1]), left[:n]])
+            b = torch.cat([right[: n + 1], right[n].expand_as(right[:n])])
+            return self._duals(a, b, covariance)
+
+        return self._output(self._last(product, moments), left[-1], right[-1])
+
+    def _duals(self, a: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+        """$Q$ and $T/rr'$ at variances and covariances of states."""
+        if not self.normalized:
+            c = within_bound(a, b, c)
+            return dual(self.phi, a, b, c), dual_derivative(self.phi, a, b, c)
+        size, one = (a * b).sqrt(), c.new_ones(())
+        cosine = within_bound(one, one, c / size)
+        return dual(self.phi, one, one, cosine), dual_derivative(self.phi, one, one, cosine) / size
+
+    def _last(self, product: Tensor, moments: Moments) -> Tensor:
+        r"""$S_{NN}$ and $\Theta_{NN}$ of inputs with some inner products. shape: (2, ...)."""
+        inner, bias = self.input * product, self.bias + 0.0 * product
+        part = self.trained["input"] * inner + self.trained["bias"] * bias
+        embedded, recurrent = torch.stack([inner + bias, part]), self.trained["recurrent"]
+        shares = self.shares.to(product).view(-1, *[1] * product.ndim)
+        row = embedded.new_zeros(2, 1, *product.shape)  # at (n, 0), ..., (n, n)
+        column = row[:, :0]  # at (0, n), ..., (n - 1, n)
+        for n in range(self.steps):
+            added = torch.cat([row, column], 1) if self.tied else row
+            around = torch.cat([shares[: n + 1], shares[:n]]) if self.tied else shares[n : n + 1]
+            covariance, tangent = embedded[:, None] * (shares[n] * around) + added
+            _check_finite(covariance, n)
+            value, slope = moments(n, covariance)
+            moved = self.gain * torch.stack([value, recurrent * value + slope * tangent])
+            if self.tied:
+                row, column = self._advance(n, row, column, moved)
+            else:
+                row = self.decay**2 * row + moved
+        last = shares[-1] ** 2 * embedded + row[:, -1]
+        _check_finite(last, self.steps)
+        return last
+
+    def _advance(self, n: int, row: Tensor, column: Tensor, moved: Tensor) -> tuple[Tensor, Tensor]:
+        """The next row and column of $L Q L^T$, given those of $Q$ at $n$."""
+        below, corner, right = moved.split([n, 1, n], 1)
+        sums, product = self.sums[: n + 2, : n + 1].to(moved), "lj,fj...->fl..."
+        after = torch.einsum(product, sums[:-1], torch.cat([right, corner], 1))
+        before = torch.einsum(product, sums, torch.cat([below, corner], 1))
+        column = self.decay * torch.cat([column, row[:, -1:]], 1) + after
+        row = self.decay * torch.cat([row, column[:, -1:]], 1) + before
+        return row, column
+
+    def _output(self, last: Tensor, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+        """CK and NTK, given the covariances at the end and both variances."""
+        ck, tangent = last / (left * right).sqrt() if self.normalized else last
+        return ck, tangent + self.trained["readout"] * ck
+
+
+def _check_finite(covariance: Tensor, steps: int) -> None:
+    if not bool(covariance.detach().isfinite().all()):
+        raise AccuracyError(f"the state of the LoopedNetwork overflows after {steps} iterations")

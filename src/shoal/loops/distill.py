@@ -1,0 +1,255 @@
+"""A cheaper replacement of a loop, chosen by measurement."""
+
+import math
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from shoal.activations import Activation, ReLU
+from shoal.architectures import Architecture, ConvDEQ, ImplicitArchitecture
+from shoal.core.checks import instance, integer, items, real, seeded
+from shoal.core.measuring import best_times, peak_memory, timed
+from shoal.core.settings import in_standard_settings
+from shoal.core.torch_compat import pytree
+from shoal.loops.candidates import Setting, candidates
+from shoal.loops.consistency import LoopModule
+from shoal.loops.decisions import Decision, decisions_of
+from shoal.loops.distillation import Distillation, Measured
+from shoal.loops.find import find_loop
+from shoal.loops.loop import Loop, rows_of
+from shoal.loops.scores import outputs_of, scores_of
+from shoal.loops.stopping import check_decided, check_loop, rows_of_inputs
+from shoal.loops.trace import batch_of
+from shoal.networks import Network
+from shoal.networks.modules import evaluating
+
+_WIDEST = 2048  # units of plain layers, by default at most
+_TRACED = 32  # samples that a loop is looked for with
+_TIMED = 1024  # samples in a batch that is timed
+_REPEATS = 7
+
+
+@in_standard_settings
+def distill(
+    model: Module | Loop,
+    x: Any,
+    y: Tensor | None = None,
+    *,
+    held_out: float | tuple[Any, Tensor | None] = 0.25,
+    tolerance: float | None = None,
+    depths: Iterable[int] = (1, 2, 3),
+    epochs: int = 30,
+    batch_size: int = 128,
+    width: int | None = None,
+    architecture: Architecture | None = None,
+    activation: Activation | None = None,
+    decision: Decision | None = None,
+    seed: int = 0,
+) -> Distillation:
+    """Look for a cheaper replacement of a model with a loop.
+
+    The original is the model as it runs. Each candidate is made from the same samples and measured
+    beside the original, on held-out samples and on this machine: the loop with fewer iterations;
+    with a stop rule; a copy of it, trained for few iterations in the manner of Consistency Deep
+    Equilibrium Models; and for vectors and images plain layers, and the layer of ``shoal.design``
+    where the model is a DEQ of shoal. If no candidate is faster and near enough, the verdict is to
+    keep the model, which is not modified.
+
+    Args:
+        model: A module with a loop, or a loop.
+        x: Inputs: a tensor of any dtype, with samples in its first dimension, or a tuple of the
+            model's arguments.
+        y: Labels, per sample or per decision: classes, of which -100 is ignored, or real targets.
+        held_out: Share of samples that nothing is fitted to, or other samples, ``(x, y)``. If the
+            model was trained on ``x``, give others: it remembers those, replacements do not.
+        tolerance: Largest loss of accuracy, by default 0.003; without labels, the largest share of
+            decisions that differ, by default 0.01. The stop
+            rule has this risk, or 1% if that is more.
+        depths: Numbers of iterations of the cut loop and of the trained copy.
+        epochs: Number of passes over the samples in training.
+        batch_size: Samples per step of training.
+        width: Units of plain layers; by default the size of the model's state, at most 2048, or
+            its channels.
+        architecture: Architecture that the model is an example of, for the design; known for
+            networks of ``build``.
+        activation: Activation of plain layers; by default the architecture's, or else a ReLU.
+        decision: How to read an output: ``"class"``, ``"sign"``, ``"value"`` or a function.
+        seed: Seed of the split, weights and batches.
+
+    Raises:
+        ValueError: If the model has no loop, its samples depend on one another, or shapes do not
+            fit.
+
+    References:
+        Lin, Ling, Xu and Qiu, Consistency deep equilibrium models, 2026.
+
+    Example:
+        >>> import torch, shoal
+        >>> cell = lambda z, x: torch.tanh(0.5 * z.flip(1) + x)
+        >>> x = torch.randn(200, 4)
+        >>> loop = shoal.Loop(cell, torch.zeros_like, x, head=lambda z: z[:, :3], steps=32)
+        >>> t = shoal.distill(loop, x, epochs=1)
+        >>> [one.name for one in t.candidates if one.name.startswith("cut")][0]
+        'cut to 1 iteration'
+    """
+    epochs = integer("epochs", epochs, at_least=1)
+    batch_size = integer("batch_size", batch_size, at_least=1)
+    given = items("depths", depths, "a collection of numbers of iterations")
+    counts = tuple(integer("depths", one, at_least=1) for one in given)
+    (inputs, y), (held, y_held) = _split(x, y, held_out, seed)
+    loop, module = _loop_and_module(model, inputs)
+    counts = tuple(sorted({one for one in counts if one < module_steps(loop)}))
+    if not counts:
+        raise ValueError(f"depths must have numbers below the loop's {loop.steps} iterations")
+    own = architecture or (model.architecture if isinstance(model, Network) else None)
+    if own is not None and not isinstance(own, Architecture):
+        raise TypeError(f"architecture must be an Architecture, got {type(own).__name__}")
+    with torch.no_grad(), evaluating(module):
+        first = module(*rows_of_inputs(inputs, torch.arange(min(_TIMED, batch_of(inputs)))))
+    decisions = decisions_of(first, None if y is None else y[:_TIMED], decision=decision)
+    outputs, wanted = (outputs_of(module, part, decisions) for part in (inputs, held))
+    for found in (outputs, wanted):
+        check_decided(decisions, found.decided, torch.arange(len(found.decided)))
+    labels, labels_held = (
+        None if part is None else decisions.labels(part, found.decided)
+        for part, found in ((y, outputs), (y_held, wanted))
+    )
+    tolerance = (0.01 if y is None else 0.003) if tolerance is None else tolerance
+    setting = Setting(
+        loop, inputs, outputs, decisions, decision, labels, own, activation or _activation(own),
+        _width(loop, inputs, own) if width is None else integer("width", width, at_least=1),
+        counts, real("tolerance", tolerance, above=0, below=1), epochs, batch_size, seed,
+    )  # fmt: skip
+    return _measured(setting, module, held, labels_held)
+
+
+def module_steps(loop: Loop) -> int:
+    """The number of iterations of a loop, which must be known."""
+    if loop.steps is None:
+        raise ValueError("model must be a loop whose own count is known: give steps to Loop")
+    return loop.steps
+
+
+def _loop_and_module(model: Module | Loop, inputs: tuple[Any, ...]) -> tuple[Loop, Module]:
+    """The loop of a model, and the model as it runs."""
+    if isinstance(model, Loop):
+        check_loop(model)
+        return model, LoopModule(model, module_steps(model))
+    instance("model", model, Module)
+    few = torch.arange(min(_TRACED, batch_of(inputs)))
+    loop = find_loop(model, *rows_of_inputs(inputs, few))
+    check_loop(loop)
+    return loop, model
+
+
+def _split(x: Any, y: Tensor | None, held_out: Any, seed: int) -> tuple[tuple[Any, Any], ...]:
+    """Inputs and labels to train on, and to measure on."""
+    inputs = _inputs("x", x)
+    _check_labels("y", y, inputs)
+    if isinstance(held_out, tuple | list):
+        if len(held_out) != 2:
+            raise ValueError(f"held_out must be a share or (x, y), got {len(held_out)} entries")
+        other, y_other = _inputs("held_out", held_out[0]), held_out[1]
+        if (y is None) != (y_other is None):
+            raise ValueError("held_out must have labels if, and only if, y is given")
+        _check_labels("held_out", y_other, other)
+        return (inputs, y), (other, y_other)
+    share, samples = real("held_out", held_out, above=0, below=1), batch_of(inputs)
+    order = torch.randperm(samples, generator=seeded("seed", seed))
+    count = max(1, round(share * samples))
+    if samples - count < 2:
+        raise ValueError(f"x must have at least 2 samples to train on, got {samples} in all")
+    parts = [
+        (rows_of_inputs(inputs, rows), None if y is None else y[rows.to(y.device)])
+        for rows in (order[count:], order[:count])
+    ]
+    return tuple(parts)
+
+
+def _inputs(name: str, x: Any) -> tuple[Any, ...]:
+    inputs = tuple(x) if isinstance(x, tuple | list) else (x,)
+    if not any(isinstance(leaf, Tensor) and leaf.dim() for leaf in pytree.tree_leaves(inputs)):
+        raise TypeError(
+            f"{name} must be a tensor with samples in its first dimension, or a tuple of the "
+            f"model's arguments, got {type(x).__name__}"
+        )
+    return inputs
+
+
+def _check_labels(name: str, y: object, inputs: tuple[Any, ...]) -> None:
+    if y is None:
+        return
+    if not isinstance(y, Tensor):
+        raise TypeError(f"{name} must have labels as a tensor, got a {type(y).__name__}")
+    if not y.dim() or len(y) != batch_of(inputs):
+        raise ValueError(
+            f"{name} must have one entry per sample, {batch_of(inputs)}, got {tuple(y.shape)}"
+        )
+    if y.is_floating_point() and not bool(y.isfinite().all()):
+        raise ValueError(f"{name} must have finite targets, got NaN or infinity among them")
+
+
+def _activation(architecture: Architecture | None) -> Activation:
+    if isinstance(architecture, ImplicitArchitecture):
+        return architecture.layers().cells[0].activation
+    return ReLU()
+
+
+@torch.no_grad()
+def _width(loop: Loop, inputs: tuple[Any, ...], own: Architecture | None) -> int:
+    """The size of the state, or its channels."""
+    size = rows_of(loop.begin(*rows_of_inputs(inputs, torch.arange(2)))[0]).shape[1]
+    if isinstance(own, ConvDEQ):
+        size //= math.prod(inputs[0].shape[2:])
+    return min(size, _WIDEST)
+
+
+def _measured(
+    setting: Setting, model: Module, held: tuple[Any, ...], labels: Tensor | None
+) -> Distillation:
+    """Make all candidates, and measure them beside the original."""
+    device = setting.outputs.scores.device
+    modules, seconds, skipped = {"original": model}, {"original": 0.0}, {}
+    for name, make in candidates(setting):
+        if isinstance(make, str):
+            skipped[name] = make
+        else:
+            modules[name], seconds[name] = timed(make, device)
+    wanted = outputs_of(model, held, setting.decisions)
+    batch = rows_of_inputs(held, torch.arange(min(_TIMED, batch_of(held))))
+    times, peaks = _costs(modules, batch, device)
+    read = partial(outputs_of, inputs=held, decisions=setting.decisions)
+    original, *found = [
+        Measured(
+            name, module, scores_of(read(module), wanted, setting.decisions, labels), times[name],
+            batch_of(batch), _bytes(module), peaks[name], seconds[name],
+        )
+        for name, module in modules.items()
+    ]  # fmt: skip
+    return Distillation(
+        original, tuple(found), skipped, batch_of(held), batch_of(setting.inputs),
+        setting.tolerance, setting.decisions.words, str(device), batch,
+    )  # fmt: skip
+
+
+@torch.no_grad()
+def _costs(
+    modules: Mapping[str, Module], batch: tuple[Any, ...], device: torch.device
+) -> tuple[dict[str, float], dict[str, int]]:
+    """The shortest of several times, taken in turns, and the most bytes at once."""
+    calls = {name: partial(module, *batch) for name, module in modules.items()}
+    with ExitStack() as modes:
+        for module in modules.values():
+            modes.enter_context(evaluating(module))
+        times = best_times(calls, device, repeats=_REPEATS)
+        return times, {name: peak_memory(call, device)[1] for name, call in calls.items()}
+
+
+def _bytes(module: Module) -> int:
+    tensors = {id(t): t for t in (*module.parameters(), *module.buffers())}
+    return sum(t.numel() * t.element_size() for t in tensors.values())

@@ -1,0 +1,313 @@
+"""The result of a distillation: the original, its candidates, and the verdict."""
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.nn import Module
+
+from shoal.core.checks import as_path, one_of
+from shoal.core.figures import COLORS, GRAY, Figure, empty_figure
+from shoal.core.files import finite, json_text, write_whole
+from shoal.core.words import counted
+from shoal.loops.consistency import LoopModule
+from shoal.loops.scores import Scores
+from shoal.networks import Network, export
+from shoal.networks.modules import evaluating
+
+
+class Measured(NamedTuple):
+    """A model with its measurements.
+
+    Attributes:
+        name: Its name.
+        module: The model.
+        scores: Fidelity and accuracy on held-out samples.
+        seconds: Time for a batch of ``batch`` held-out samples, the shortest of several.
+        batch: Number of samples in that batch.
+        parameter_bytes: Bytes of its parameters and buffers.
+        peak_bytes: Most bytes that the batch takes at once, besides parameters and inputs.
+        training_seconds: Time that it took to make.
+    """
+
+    name: str
+    module: Module
+    scores: Scores
+    seconds: float
+    batch: int
+    parameter_bytes: int
+    peak_bytes: int
+    training_seconds: float
+
+    @property
+    def loss(self) -> float:
+        """The loss of accuracy, or without labels the share of decisions that differ."""
+        return self.scores.loss
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Distillation:
+    """Replacements of a model with a loop, measured beside it on the same machine.
+
+    Attributes:
+        original: The model as it runs.
+        candidates: All that was tried.
+        skipped: Names of what was not tried, with the reason.
+        samples: Number of held-out samples, which all scores are from.
+        trained_on: Number of other samples, which candidates were made from.
+        tolerance: Largest loss of a replacement.
+        decision: What is decided, in words.
+        device: Where times were measured.
+        inputs: The batch that was timed.
+    """
+
+    original: Measured
+    candidates: tuple[Measured, ...]
+    skipped: Mapping[str, str] = field(hash=False)
+    samples: int
+    trained_on: int
+    tolerance: float
+    decision: str
+    device: str
+    inputs: tuple[Any, ...] = field(hash=False)
+
+    @property
+    def best(self) -> Measured | None:
+        """The fastest that loses no more than the tolerance; ``None``: keep the original."""
+        near = [
+            one
+            for one in self.candidates
+            if one.loss <= self.tolerance and one.seconds < self.original.seconds
+        ]
+        return min(near, key=lambda one: one.seconds, default=None)
+
+    @property
+    def keep(self) -> bool:
+        """Whether no candidate that was tried is faster and near enough."""
+        return self.best is None
+
+    @property
+    def module(self) -> Module:
+        """The module to use: the best replacement, or the original."""
+        return (self.best or self.original).module
+
+    @property
+    def fidelity(self) -> float:
+        """The share of held-out decisions in which ``module`` agrees with the original."""
+        return (self.best or self.original).scores.agreement
+
+    @property
+    def accuracy(self) -> float | None:
+        """The accuracy of ``module`` on held-out samples; ``None`` without labels."""
+        return (self.best or self.original).scores.accuracy
+
+    @property
+    def latency(self) -> float:
+        """The seconds that ``module`` takes for the batch that was timed."""
+        return (self.best or self.original).seconds
+
+    @property
+    def frontier(self) -> tuple[Measured, ...]:
+        """The models that no other one beats in both time and loss, the fastest first."""
+        found: list[Measured] = []
+        for one in sorted((self.original, *self.candidates), key=lambda m: (m.seconds, m.loss)):
+            if not found or one.loss < found[-1].loss:
+                found.append(one)
+        return tuple(found)
+
+    @property
+    def verdict(self) -> str:
+        """The answer in one or two sentences."""
+        best = self.best
+        if best is not None:
+            return (
+                f"Replace it by: {best.name}. {self._ratio(best)} times as fast, "
+                f"{self.lost(best)}.{self._doubt(best)}"
+            )
+        if not self.candidates:
+            return "Keep your model: nothing was tried."
+        near = min(self.candidates, key=lambda one: one.loss)
+        return (
+            f"Keep your model: no candidate is faster and loses at most {self.tolerance:.2%}. The "
+            f"nearest, {near.name}: {self.lost(near)}, {self._ratio(near)} times as fast."
+        )
+
+    def _ratio(self, one: Measured) -> str:
+        return f"{self.original.seconds / one.seconds:.3g}"
+
+    def _doubt(self, one: Measured) -> str:
+        """A caveat if the samples are too few for the verdict."""
+        error = one.scores.uncertainty
+        if error is None or one.loss + 2 * error <= self.tolerance:
+            return ""
+        return (
+            f" {counted(self.samples, 'held-out sample')} cannot prove that it loses at most "
+            f"{self.tolerance:.2%}."
+        )
+
+    def lost(self, one: Measured) -> str:
+        """The loss with a candidate, in words."""
+        scores, before = one.scores, self.original.scores
+        if scores.accuracy is None or before.accuracy is None:
+            return f"agrees in {scores.agreement:.2%} of the decisions"
+        lost = f"{scores.accuracy:.2%} instead of {before.accuracy:.2%}"
+        if scores.uncertainty is None:
+            return f"{lost} of the variance of targets explained"
+        return f"{lost} (± {scores.uncertainty:.2%})"
+
+    def __repr__(self) -> str:
+        return f"Distillation({self.verdict})"
+
+    def __str__(self) -> str:
+        """The answer, and a table."""
+        titles = ("score", "agrees", "samples", "off by", "ms", "MiB", "peak")
+        head = " ".join(f"{t:>8}" for t in titles)
+        rows = [_row(one) for one in (self.original, *self.candidates)]
+        missing = [f"{name}: not tried, {reason}" for name, reason in self.skipped.items()]
+        where = (
+            f"{counted(self.samples, 'held-out sample')}, {self.trained_on} others trained on; "
+            f"decided: {self.decision}; times for {counted(self.original.batch, 'sample')}, "
+            f"{self.device}; MiB of parameters, and at the peak besides"
+        )
+        return "\n".join([self.verdict, where, f"{'':28} {head}", *rows, *missing])
+
+    def document(self) -> dict[str, Any]:
+        """Return all of it as plain values."""
+        found: dict[str, Any] = finite(
+            {
+                "verdict": self.verdict,
+                "keep": self.keep,
+                "best": None if self.best is None else self.best.name,
+                "samples": self.samples,
+                "trained_on": self.trained_on,
+                "tolerance": self.tolerance,
+                "decision": self.decision,
+                "device": self.device,
+                "original": _plain(self.original),
+                "candidates": [_plain(one) for one in self.candidates],
+                "skipped": dict(self.skipped),
+            }
+        )
+        return found
+
+    def to_json(self) -> str:
+        """Return all of it as JSON text."""
+        return json_text(self.document())
+
+    def export(self, path: str | os.PathLike[str], name: str | None = None) -> Path:
+        """Export the best replacement, or a named candidate.
+
+        Args:
+            path: The file. ``.onnx`` is a program that needs no shoal, for any number of samples;
+                ``.safetensors`` are the weights, by their names in the module.
+            name: Name of a candidate; the best one if ``None``.
+
+        Raises:
+            ValueError: If no candidate replaces the model, or the path has another ending.
+            TypeError: If ONNX cannot express the module, such as a stop rule.
+        """
+        target = as_path("path", path)
+        if name is not None:
+            several = {one.name: one for one in self.candidates}
+            chosen = several[one_of("name", name, several)]
+        elif self.best is None:
+            raise ValueError("no candidate replaces the model; give the name of one to export")
+        else:
+            chosen = self.best
+        if target.suffix == ".safetensors":
+            tensors = {key: t.detach().clone() for key, t in chosen.module.state_dict().items()}
+            write_whole(target, lambda file: save_file(tensors, file))
+        elif target.suffix == ".onnx":
+            _export_program(chosen, self.inputs, target)
+        else:
+            raise ValueError(f"path must end in .onnx or .safetensors, got {str(target)!r}")
+        return target
+
+    def plot(self) -> Figure:
+        """Draw the frontier: the score against the time.
+
+        Raises:
+            ImportError: If matplotlib is not installed.
+        """
+        figure = empty_figure(8.6, 4.4)
+        axes, best = figure.subplots(), self.best
+        ordered = sorted((self.original, *self.candidates), key=lambda one: one.seconds)
+        for number, one in enumerate(ordered, 1):
+            at = (1e3 * one.seconds, 100 * self._score(one))
+            color = COLORS[1] if one is self.original else COLORS[0]
+            style: dict[str, Any] = {
+                "marker": "*" if one is best else "o",
+                "markersize": 12 if one is best else 6,
+            }
+            axes.plot(*at, color=color, linestyle="", label=f"{number}  {one.name}", **style)
+            axes.annotate(str(number), at, xytext=(6, 4), textcoords="offset points", fontsize=9)
+        steps = [(1e3 * m.seconds, 100 * self._score(m)) for m in self.frontier]
+        axes.plot(*zip(*steps, strict=True), color=COLORS[0], linewidth=0.8)
+        allowed = 100 * (self._score(self.original) - self.tolerance)
+        axes.axhline(allowed, color=GRAY, linewidth=0.8, linestyle="--")
+        axes.set_xscale("log")
+        score = "agreement" if self.original.scores.accuracy is None else "accuracy"
+        axes.set(xlabel=f"ms for {counted(self.original.batch, 'sample')}", ylabel=f"{score}, %")
+        star = " Star: the replacement." if best is not None else ""
+        axes.set_title(f"Dashed: the lowest score allowed.{star}", loc="left", fontsize=10)
+        axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=8)
+        return figure
+
+    def _score(self, one: Measured) -> float:
+        score = one.scores.agreement if one.scores.accuracy is None else one.scores.accuracy
+        return score if math.isfinite(one.scores.output_error) else 0.0
+
+
+def _plain(one: Measured) -> dict[str, Any]:
+    values = one._asdict()
+    del values["module"]
+    return {**values, "scores": one.scores._asdict(), "loss": one.loss}
+
+
+def _row(one: Measured) -> str:
+    scores = one.scores
+    several = scores.accuracy, scores.agreement, scores.samples_agree, scores.output_error
+    shown = ["" if value is None else f"{value:.2%}" for value in several]
+    sizes = 1e3 * one.seconds, one.parameter_bytes / 2**20, one.peak_bytes / 2**20
+    return " ".join(
+        [f"{one.name:28}", *(f"{v:>8}" for v in (*shown, *(f"{s:.3g}" for s in sizes)))]
+    )
+
+
+def _export_program(one: Measured, inputs: tuple[Any, ...], target: Path) -> None:
+    """Write a module as an ONNX program."""
+    module = one.module
+    inner = module[1] if isinstance(module, nn.Sequential) else module
+    if isinstance(inner, Network):
+        export(inner, target)
+        return
+    if isinstance(module, LoopModule) and module.rule is not None:
+        raise TypeError(f"{one.name} stops samples one by one, which ONNX cannot express")
+    missing = [package for package in ("onnx", "onnxscript") if find_spec(package) is None]
+    if missing:
+        raise ImportError(
+            f"export to ONNX needs {' and '.join(missing)}: pip install 'shoal[onnx]'"
+        )
+    samples = torch.export.Dim("samples")
+    few = tuple(t[:3] if isinstance(t, Tensor) else t for t in inputs)
+    shapes = tuple({0: samples} if isinstance(t, Tensor) else None for t in few)
+    try:
+        with evaluating(module), torch.no_grad():
+            program = torch.onnx.export(
+                module, few, dynamic_shapes={"inputs": shapes}, dynamo=True, verbose=False
+            )
+    except Exception as error:  # the exporter and the model's own code can fail in any way
+        line = next(iter(str(error.__cause__ or error).strip().splitlines()), "")[:200]
+        raise TypeError(
+            f"{one.name} cannot be exported as ONNX ({type(error).__name__}: {line}); export it "
+            "as .safetensors"
+        ) from error
+    assert program is not None
+    write_whole(target, program.save)
