@@ -28,7 +28,6 @@ PUBLIC = [name for name in MODULES if name.count(".") <= 1]
 NEEDS = {
     "docs/adapters.md": "gpytorch",
     "docs/coming-from-gpytorch.md": "gpytorch",
-    "shoal.activations.fused_lookup": "triton",
     "shoal.adapters": "gpytorch",
     "shoal.adapters.gpytorch_kernel": "gpytorch",
     "shoal.adapters.sklearn_estimators": "sklearn",

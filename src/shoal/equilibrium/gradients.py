@@ -116,11 +116,11 @@ class Gradient(ABC):
             outcome = options.solve_forward(problem, start, followed=followed)
         found = outcome.solution
         if not followed:
-            return replace(found, value=found.value.clone())  # which may be one of the inputs
+            return found.with_value(found.value.clone())  # which may be one of the inputs
         z = self.attach(outcome, problem, start, options)
         if self.failed == "zero" and not outcome.converged:
             z = torch.where(found.converged[:, None], z, z.detach())
-        return replace(found, value=z)
+        return found.with_value(z)
 
     def exact(self) -> "Implicit":
         """The implicit gradient, to full accuracy, in place of this one."""
@@ -461,7 +461,7 @@ def _unit(right: Tensor, *, coupled: bool) -> tuple[Tensor | float | None, Tenso
     ), finite
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class _Theorem:
     """What a solution needs for its derivative.
 
@@ -499,7 +499,7 @@ def _attached(outcome: Outcome, theorem: _Theorem) -> Tensor:
         value = near.value
         if not any(tensor.requires_grad for tensor in tensors) and not depends(value, near.z):
             return z.clone()
-        theorem = _Theorem(theorem.gradient, theorem.options, problem, near)
+        theorem.near = near
     try:
         found: Tensor = apply(_Attached, value, z, theorem, *tensors)
     except RuntimeError as error:

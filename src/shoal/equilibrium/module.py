@@ -174,7 +174,7 @@ class Equilibrium(nn.Module):
             self._last.keep(found)
         state = problem.layout.state(found.value)
         held = problem.layout.state(found.value.detach())
-        self.solution = replace(found, value=held, log=options.log)
+        self.solution = found.with_value(held, options.log)
         return state
 
     def problem(self, z0: State, *inputs: Any, **named: Any) -> tuple[FunctionProblem, Tensor]:
