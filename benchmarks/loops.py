@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import shoal
+from shoal.loops.decisions import decisions_of
 from shoal.loops.stopping import calibrated, record_of
 
 STEPS = {"line": 24, "sort": 8, "classes": 16}
@@ -137,7 +138,7 @@ def trained(kind: type[nn.Module], steps: int = 400) -> nn.Module:
 def stop(name: str, model: nn.Module, x: Tensor, splits: int) -> None:
     """Violations and savings over splits of one recording."""
     loop = shoal.find_loop(model, x[:8])
-    record = record_of(loop, (x,), loop.steps)
+    record = record_of(loop, (x,), decisions_of(model(x[:8])), loop.steps)
     broken, savings, signals = 0, [], {}
     for split in range(splits):
         order = torch.randperm(len(x), generator=torch.Generator().manual_seed(split))

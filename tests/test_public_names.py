@@ -22,6 +22,10 @@ assert set(shoal.__all__) <= set(dir(shoal)) and train is shoal.train
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
+def test_the_top_has_at_most_sixty_names() -> None:
+    assert len(set(shoal.__all__)) == len(shoal.__all__) <= 60
+
+
 def test_packages_are_attributes_and_others_are_not_there() -> None:
     assert shoal.designs.kernel_series.__module__ == "shoal.designs.series"
     with pytest.raises(AttributeError, match="module 'shoal' has no attribute 'nothing'"):

@@ -236,15 +236,12 @@ def test_kink_locations_must_be_numbers():
         moments(own(torch.tanh, kinks=(float("nan"),)), 1.0)
 
 
-def test_derivatives_that_autograd_loses_far_out():
+def test_derivatives_that_autograd_loses_far_out_are_refused_with_a_remedy():
     phi = own(lambda x: x * torch.tanh(torch.log1p(torch.exp(x))))  # e^x overflows in its third
-    x = torch.tensor([-800.0, -2.0, 3.0, 356.0, 1e5], dtype=torch.float64)
-    for order in range(4):
-        found = phi.derivative(x, order)
-        torch.testing.assert_close(found, Mish().derivative(x, order), rtol=1e-12, atol=1e-14)
-    near, far = (moments(a, 300.0) for a in (phi, Mish()))
-    for name in ("mean", "first", "square", "first_square", "square_second"):
-        assert float(getattr(near, name)) == pytest.approx(float(getattr(far, name)), rel=1e-11)
+    square = float(moments(phi, 1.0).square)
+    assert square == pytest.approx(float(moments(Mish(), 1.0).square), rel=1e-11)
+    with pytest.raises((ValueError, AccuracyError), match=r"softplus\(x\), say"):
+        moments(phi, 300.0)
 
 
 @pytest.mark.thorough

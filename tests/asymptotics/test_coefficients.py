@@ -1,8 +1,7 @@
-"""Coefficients against closed forms, mpmath, finite differences and deep networks."""
+"""Coefficients against closed forms, finite differences and deep networks."""
 
 from itertools import chain, combinations
 
-import mpmath
 import pytest
 import torch
 from reference import BUILT_IN
@@ -71,74 +70,6 @@ def test_layers_have_their_closed_forms(name):
         ck, ntk = layer_coefficients(activations, 0.871)
         assert_agree(c.ck, ck, 0.871)
         assert_agree(c.ntk, ntk, 0.871)
-
-
-# mpmath's own moments: φ piece by piece, and c_k = E[φ(τξ) h_k(ξ)] for distributional derivatives
-PIECES = {
-    "ReLU": (ReLU(), lambda x: max(x, mpmath.mpf(0)), [0]),
-    "HardTanh": (HardTanh(0.7), lambda x: min(max(x, -0.7), 0.7), [-0.7, 0.7]),
-    "ELU": (ELU(), lambda x: x if x > 0 else mpmath.expm1(x), [0]),
-    "Softplus": (BUILT_IN["Softplus"], lambda x: mpmath.log1p(mpmath.exp(x)), []),
-}  # fmt: skip
-
-
-def expectation(function, tau, kinks):
-    cuts = {mpmath.mpf(k) / tau for k in kinks}
-    edges = sorted({mpmath.mpf(k) for k in range(-12, 13, 4)} | cuts)
-    return mpmath.quad(lambda x: function(x) * mpmath.npdf(x), edges)
-
-
-def mean_and_variance(phi, tau, kinks):
-    mean = expectation(lambda x: phi(tau * x), tau, kinks)
-    return mean, expectation(lambda x: (phi(tau * x) - mean) ** 2, tau, kinks)
-
-
-def oracle(phi, kinks, sa, sb, input_norm):
-    """Section "Coefficients" of docs/equivalents.md: readout and recurrent weights trained."""
-    variance = mpmath.findroot(
-        lambda v: sa * mean_and_variance(phi, mpmath.sqrt(v), kinks)[1] + sb * input_norm**2 - v,
-        (sb, 1.2 * sb),
-        tol=1e-30,
-    )
-    tau = mpmath.sqrt(variance)
-    mean, square = mean_and_variance(phi, tau, kinks)
-    shifted = lambda x: phi(tau * x) - mean  # noqa: E731
-    m1 = expectation(lambda x: shifted(x) * x, tau, kinks) / tau
-    m2 = expectation(lambda x: shifted(x) * (x * x - 1), tau, kinks) / tau**2
-    q = expectation(lambda x: shifted(x) ** 2 * (x * x - 1), tau, kinks) / tau**2
-    slope = lambda x: mpmath.diff(phi, tau * x, h=mpmath.mpf("1e-9"))  # noqa: E731
-    slopes = expectation(lambda x: slope(x) ** 2, tau, kinks)
-    s = 1 - sa * m1**2
-    a1, a4 = sb * m1**2 / s, sb / (1 - sa * q / 2)
-    a2, inner = m2**2 * a4**2 / (4 * s), sa * a1 + sb
-    a3 = m2**2 * inner**2 / (2 * s)
-    b1 = a1 / s
-    printed = {  # Ling 2024 as printed: E[(φ²)'] for (φ²)'', κ, and the last term of β₃
-        "alpha4": sb / (1 - sa * expectation(lambda x: shifted(x) ** 2 * x, tau, kinks) / tau / 2),
-        "kappa2": variance / (1 - sa * m1**2),
-        "beta3": (a3 + b1 * (sa * m2**2 + sb) * a1) / s,
-    }
-    right = {
-        "tau": tau, "shift": -mean, "gamma2": square,
-        "alpha1": a1, "alpha2": a2, "alpha3": a3, "alpha4": a4,
-        "kappa2": square / (1 - sa * slopes), "beta1": b1, "beta2": a2 / s,
-        "beta3": (a3 + b1 * sa * m2**2 * inner) / s,
-    }  # fmt: skip
-    return right, printed
-
-
-@pytest.mark.thorough("ELU", "HardTanh")
-@pytest.mark.parametrize("name", PIECES)
-def test_against_mpmath_and_not_as_printed(name):
-    phi, function, kinks = PIECES[name]
-    with mpmath.workdps(20):
-        right, printed = oracle(function, kinks, mpmath.mpf("0.3"), mpmath.mpf("0.6"), 1)
-    found = coefficients(DEQ(phi, 0.3, 0.6), input_norm=1.0, trainable={"readout", "recurrent"})
-    for key, value in right.items():
-        tolerance = 1e-9 if key == "kappa2" else 1e-12  # which takes differences here
-        assert getattr(found, key) == pytest.approx(float(value), rel=tolerance, abs=1e-15), key
-    for key, value in printed.items():
-        assert abs(getattr(found, key) / float(value) - 1) > 0.02, key
 
 
 def subsets(groups):
@@ -218,18 +149,6 @@ def test_a_deq_is_infinitely_deep():
     assert (a1, a2, a3, sa * a4 + sb) == pytest.approx(
         (found.alpha1, found.alpha2, found.alpha3, found.alpha4), rel=1e-12
     )
-
-
-def test_the_printed_recursion_of_theorem_3_8_is_not_it():
-    """α̃₄ and α̃₁ enter squared, and α̃₄ has a ½."""
-    c = coefficients(FullyConnected([LeakyReLU(0.2), LeakyReLU(0.2)]), input_norm=1.0)
-    m1, square = 0.6, (1 + 0.04) / 2 - 0.64 / (2 * torch.pi)
-    m2 = [0.8 / (2 * torch.pi) ** 0.5 / tau for tau in (1.0, square**0.5)]
-    half_q = (1 + 0.04) / 2 - (0.8 / (2 * torch.pi) ** 0.5) * m2[0]
-    assert c.alpha1 == pytest.approx(m1**4, rel=1e-13)
-    assert c.alpha3 == pytest.approx(m1**2 * m2[0] ** 2 / 2 + m2[1] ** 2 * m1**4 / 2, rel=1e-13)
-    assert c.alpha2 == pytest.approx(m1**2 * m2[0] ** 2 / 4 + m2[1] ** 2 * half_q**2 / 4, rel=1e-13)
-    assert abs(c.alpha3 / (m1**2 * m2[0] ** 2 / 2 + m2[1] ** 2 * m1**2 / 2) - 1) > 0.05
 
 
 def test_it_prints_and_names_what_is_trained():

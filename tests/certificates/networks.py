@@ -50,7 +50,8 @@ def keep_promises(net: Any, x: Tensor, y: Tensor, found: Conclusion, steps: int)
     scale = getattr(net, "feature_scale", 1.0)
     run = plain.descend(net, x, y, found.step_size, steps, groups)
     for k, step in enumerate(run):
-        assert step.loss <= run[0].loss * found.rate**k * slack + 1e-25
+        bound = run[0].loss * found.rate**k * slack + 1e-25
+        assert math.sqrt(step.loss) <= math.sqrt(bound) + math.sqrt(found.promises.resolution or 0)
         for group, distance in step.traveled.items():
             assert distance <= found.promises.travel[group] * slack
         assert step.singular_value >= (found.promises.singular_value or 1e9) * scale / slack

@@ -143,6 +143,7 @@ def test_twins_and_zero(name):
             assert float(zero[2, 0]) == pytest.approx(rise, abs=1e-9)
 
 
+@pytest.mark.thorough("Tanh")
 @pytest.mark.parametrize("name", ["ReLU", "Tanh", "GELU"])
 def test_edges_in_a_large_matrix(name):
     """Where nearly all entries are those of a surface, which does not know the edges."""

@@ -91,7 +91,7 @@ def rounded(rank: int) -> list[torch.Tensor]:  # noqa: ARG001
     """A regression that keeps float32, with fewer bytes than the matrix has."""
     x, y, new = data()
     chosen = shoal.learning.ConjugateGradients(
-        shoal.learning.Nystrom(40), tolerance=1e-10, precision=torch.float32
+        shoal.learning.Nystrom(40), tolerance=1e-12, precision=torch.float32
     )
     fit = shoal.kernel_regression(DEQ, x, y, ridge=RIDGE, method=chosen, memory="12MiB")
     return [fit.coefficients, fit.predict(new)]

@@ -283,3 +283,12 @@ def test_pictures():
     assert [axes.get_title() for axes in one.axes] == ["mean squared error, λ = 0.05"]
     two = shoal.learning_curve(RELU, x, (y[:, 0] > 0).long(), ridge=0.0).plot()
     assert len(two.axes) == 2
+
+
+def test_a_kernel_that_is_slow_is_logged_once(caplog):
+    """Two layers with biases, of inputs of many norms: entries are computed one by one."""
+    net = shoal.FullyConnected(("relu", "relu"), bias_variance=0.1)
+    x, y = 30 * normal(100, 5) * normal(100, 1, seed=1), normal(100, seed=2)
+    with caplog.at_level("INFO", logger="shoal"):
+        shoal.learning_curve(net, x, y, [10, 50, 100], repeats=1)
+    assert [record.getMessage().count("one by one") for record in caplog.records] == [1]

@@ -133,6 +133,22 @@ def test_a_trained_copy_is_better_than_a_cut_loop() -> None:
     assert rule.module.rule.steps == 12
 
 
+def test_classes_in_another_axis_are_those_of_the_labels() -> None:
+    class Channels(Slow):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x).transpose(1, 2)  # classes before places
+
+    x = torch.randn(700, 5, 7)
+    model = Channels()
+    y = model(x).argmax(1)
+    t = shoal.distill(model, x, y, depths=(6,), epochs=1, tolerance=0.02)
+    assert t.decision.startswith("the largest entry along axis 1")
+    assert t.original.scores.accuracy == 1.0
+    rule = by_name(t)["stop rule"]
+    assert rule.module.rule.decisions.axis == 1
+    assert rule.scores.samples_agree > 0.95
+
+
 def test_real_targets_and_values() -> None:
     x = foreign.vectors(120)
     y = Slow(1)(x).detach()
@@ -188,7 +204,7 @@ def nan(x: Tensor) -> Tensor:
     [
         (lambda: (nn.Linear(7, 2), foreign.vectors(9)), "Linear has no loop", {}),
         (lambda: (foreign.BatchCentered(), foreign.vectors(9)), "depend on one another", {}),
-        (lambda: (Slow(), nan(foreign.vectors(40))), "got NaN or infinity for 1 sample", {}),
+        (lambda: (Slow(), nan(foreign.vectors(40))), "got NaN or infinity for 1 sample: 3", {}),
         (lambda: (Slow(), foreign.vectors(9), torch.zeros(8).long()), "y must have one entry", {}),
         (lambda: (Slow(), foreign.vectors(9), torch.full((9, 3), torch.inf)), "finite targets", {}),
         (lambda: (Slow(), foreign.vectors(9)), "depths must have numbers", {"depths": (12,)}),

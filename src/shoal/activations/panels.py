@@ -34,7 +34,7 @@ _MIDDLE = np.linspace(-8.03, 7.97, 401)
 _LARGEST = 2.0**32  # beyond, a panel has no digits left
 _ONE_SIDED = 2.0**-51  # how far from a kink a one-sided limit is taken, relative to max(1, |x|)
 _OFF = 1e-8  # the same where a declared kink may be a little off
-_REMEDY = (
+REMEDY = (
     "write function in operations whose derivatives stay finite (softplus(x), say, for "
     "log(1 + exp(x))), give first_derivative, or scale the inputs down"
 )
@@ -93,28 +93,6 @@ def _finite_radius(phi: "Activation") -> float:
     if not len(bad) or bad.min() < 1:  # in the middle it is an error, which the panels report
         return RADIUS
     return min(RADIUS, 2.0 ** math.floor(math.log2(bad.min())))
-
-
-@cached
-@in_standard_settings
-def linear_beyond(phi: "Activation") -> tuple[float, float]:
-    """Ends beyond which a user's function is seen to be linear, though autograd has lost it.
-
-    A formula such as log(1 + exp(x)) is right far out, where its derivatives by autograd are not
-    finite. The ends are infinite if all is finite, or the function is not linear there.
-    """
-    ends = []
-    for sign in (-1.0, 1.0):
-        x = sign * 2.0 ** np.arange(2, 32.5, 0.25)
-        points = torch.from_numpy(x)
-        rows = [phi.raw_derivative(points, order).numpy() for order in range(_DERIVATIVES + 2)]
-        bad = ~np.isfinite(np.stack(rows)).all(axis=0)
-        last = int(bad.argmax()) - 4 if bad.any() else 0  # an octave before
-        line = rows[0][last] + rows[1][last] * (x - x[last])
-        misses = np.abs(rows[0] - line)[last:] > 1e-15 * (np.abs(x) + np.abs(line))[last:]
-        linear = last > 0 and np.isfinite(rows[0]).all() and not misses.any()
-        ends.append(float(x[last]) if linear else sign * math.inf)
-    return ends[0], ends[1]
 
 
 @cached
@@ -282,8 +260,7 @@ def _is_resolved(phi: "Activation", panels: np.ndarray, scales: np.ndarray) -> n
         bad = x[~np.isfinite(rows).all(axis=0)]
         nearest = bad[np.abs(bad).argmin()]
         raise ValueError(
-            f"{innermost(phi)!r} or a derivative of it is not finite at x = {nearest:.6g}: "
-            f"{_REMEDY}"
+            f"{innermost(phi)!r} or a derivative of it is not finite at x = {nearest:.6g}: {REMEDY}"
         )
     rows, checks = rows[..., :ORDER], rows[..., ORDER:]
     to_tail, to_checks = _transforms()
@@ -301,7 +278,7 @@ def _not_smooth(phi: "Activation", brackets: np.ndarray) -> AccuracyError:
         f"{innermost(phi)!r} is not piecewise smooth near x = {np.median(brackets):.6g}: a "
         "derivative is unbounded there, kinks are too close to be told apart, the function "
         "oscillates or jumps too often, it is noisy, or autograd loses its derivatives; if so, "
-        f"{_REMEDY}"
+        f"{REMEDY}"
     )
 
 

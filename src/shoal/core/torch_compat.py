@@ -50,6 +50,7 @@ except ImportError as error:
 pytree = _pytree
 is_wrapped = is_functorch_wrapped_tensor  # by a transform of torch.func
 is_batched_by_autograd = is_legacy_batchedtensor  # as by is_grads_batched=True
+next_operation = _get_sequence_nr  # the number that it gets in the graph of autograd
 version: Callable[[Tensor], int] = attrgetter("_version")  # how often it was changed in place
 submodules: Callable[[nn.Module], dict[str, nn.Module | None]] = attrgetter("_modules")
 
@@ -233,8 +234,9 @@ def named_tensors(module: nn.Module) -> dict[str, Tensor]:
         for held in (owner._parameters, owner._buffers):  # which copies of a module share
             if held and id(held) not in places:
                 places.add(id(held))
-                named = {f"{prefix}.{name}" if prefix else name: t for name, t in held.items()}
-                found.update((name, t) for name, t in named.items() if t is not None)
+                for name, tensor in held.items():
+                    if tensor is not None:
+                        found[f"{prefix}.{name}" if prefix else name] = tensor
     return found
 
 
@@ -277,11 +279,6 @@ def is_called_otherwise(module: nn.Module) -> bool:
 def lent_tensors(module: nn.Module, tensors: Mapping[str, Tensor]) -> AbstractContextManager[Any]:
     """A context in which a module has other parameters and buffers."""
     return _reparametrize_module(module, dict(tensors))
-
-
-def next_operation() -> int:
-    """The number that the next operation gets in the graph of autograd."""
-    return _get_sequence_nr()
 
 
 def outside_tensors(

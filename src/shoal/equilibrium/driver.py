@@ -89,14 +89,16 @@ def _driven(problem: Problem, solver: Solver, z: Tensor, followed: bool) -> Outc
     verdict, state, step = Verdict(solver, problem), solver.init(z), 0
     transformed = is_transformed(z)  # whose grad modes are not this one's
     while True:
-        near = problem.linearize_apart(z) if followed and verdict.may_end else None
+        near = None
+        if followed and verdict.may_end:
+            near = problem.linearize(z.detach().requires_grad_())
         value = problem.evaluate(z) if near is None else near.value
         value = value if near is None and not transformed else value.detach()
         solution = verdict.look(value, z, step)
         if solution is not None:
             near = near if verdict.reached is None else None
             return Outcome(solution, verdict.converged, verdict.reached, near)
-        near = None  # whose graph is no longer needed
+        del near  # whose graph is no longer needed
         z, state = solver.step(problem, state, z, value)
         z = z.detach() if transformed else z
         step += 1

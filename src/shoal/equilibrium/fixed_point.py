@@ -1,7 +1,6 @@
 """Fixed points of a function, with a gradient and without."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Literal, TypedDict, Unpack, overload
 
 from torch import Tensor
@@ -100,11 +99,12 @@ def fixed_point(
     options = SolveOptions(
         check_solver("solver", solver), check_gradient(gradient), check_on_failure(on_failure)
     )
-    found = options.solve(problem, problem.layout.rows(z0).detach().clone())
+    start = problem.layout.rows(z0).detach().clone()
+    found = options.gradient.solve(problem, start, options)
     value: Tensor = problem.layout.state(found.value)
     if options.on_failure != "status":
         return value
-    return replace(found, value=value, log=options.log)
+    return found.with_value(value, options.log)
 
 
 def solve(
@@ -152,7 +152,7 @@ def solve(
     problem = function_problem(f, z0, inputs, parameters, separable=separable)
     start = problem.layout.rows(z0).detach().clone()
     solution = drive(problem, solver, start).solution
-    solution = replace(solution, value=problem.layout.state(solution.value))
+    solution = solution.with_value(problem.layout.state(solution.value))
     tried = [type(solver).__name__]
     handle_failure(solution, on_failure, "The fixed-point solve", tried=tried)
     return solution

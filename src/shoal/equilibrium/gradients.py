@@ -22,6 +22,7 @@ from shoal.core.torch_compat import (
     below_transform,
     depends,
     extremes,
+    full_precision,
     in_forward_mode,
     in_full_precision,
     is_batched_by_autograd,
@@ -115,11 +116,11 @@ class Gradient(ABC):
             outcome = options.solve_forward(problem, start, followed=followed)
         found = outcome.solution
         if not followed:
-            return replace(found, value=found.value.clone())  # which may be one of the inputs
+            return found.with_value(found.value.clone())  # which may be one of the inputs
         z = self.attach(outcome, problem, start, options)
         if self.failed == "zero" and not outcome.converged:
             z = torch.where(found.converged[:, None], z, z.detach())
-        return replace(found, value=z)
+        return found.with_value(z)
 
     def exact(self) -> "Implicit":
         """The implicit gradient, to full accuracy, in place of this one."""
@@ -348,10 +349,6 @@ class SolveOptions:
         object.__setattr__(self, "solvers", solvers)
         object.__setattr__(self, "adjoint_solvers", tuple(adjoint))
 
-    def solve(self, problem: Problem, start: Tensor) -> Solution:
-        """The fixed point for each row of a start, with a gradient."""
-        return self.gradient.solve(problem, start, self)
-
     def solve_forward(self, problem: Problem, start: Tensor, *, followed: bool = False) -> Outcome:
         """Solve for the fixed point.
 
@@ -386,7 +383,8 @@ class SolveOptions:
         if finite is not None:
             unit = unit.masked_fill(~finite, 0.0)
         with without_forward_mode():
-            outcome = drive_through(equation.with_right(unit), self.adjoint_solvers, unit)
+            scaled = LinearProblem(equation.near, unit, adjoint=equation.adjoint)
+            outcome = drive_through(scaled, self.adjoint_solvers, unit)
         found = outcome.solution
         value, residual = found.value, found.residual
         if self.gradient.failed == "zero" and not outcome.converged:
@@ -463,7 +461,7 @@ def _unit(right: Tensor, *, coupled: bool) -> tuple[Tensor | float | None, Tenso
     ), finite
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class _Theorem:
     """What a solution needs for its derivative.
 
@@ -478,13 +476,6 @@ class _Theorem:
     options: SolveOptions
     problem: Any
     near: Linearization | None = None
-
-    def solve(self, right: Tensor, *, adjoint: bool) -> Tensor:
-        """The solution of a linear equation by the evaluation at hand, for first derivatives."""
-        assert self.near is not None
-        equation = LinearProblem(self.near, right, adjoint=adjoint)
-        found: Tensor = self.gradient.invert(equation, self.options)
-        return found
 
     def equation(self, right: Tensor, z: Tensor, *tensors: Tensor, adjoint: bool) -> LinearProblem:
         """A linear equation by another evaluation, at a point that depends on the tensors."""
@@ -504,11 +495,11 @@ def _attached(outcome: Outcome, theorem: _Theorem) -> Tensor:
         if hidden and not is_known(value, tensors, since):
             raise TypeError(_HIDDEN)
     else:
-        near = problem.linearize_apart(z) if near is None else near
+        near = problem.linearize(z.detach().requires_grad_()) if near is None else near
         value = near.value
         if not any(tensor.requires_grad for tensor in tensors) and not depends(value, near.z):
             return z.clone()
-        theorem = _Theorem(theorem.gradient, theorem.options, problem, near)
+        theorem.near = near
     try:
         found: Tensor = apply(_Attached, value, z, theorem, *tensors)
     except RuntimeError as error:
@@ -533,17 +524,18 @@ class _Attached(torch.autograd.Function):
             ctx.save_for_forward(value, z, *tensors)
 
     @staticmethod
-    @in_full_precision
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
         if is_batched_by_autograd(cotangent):
             raise NotImplementedError(_NOT_BATCHED)
         theorem: _Theorem = ctx.theorem
         followed = torch.is_grad_enabled() or in_forward_mode() or is_transformed(cotangent)
         if theorem.near is not None and not followed:
-            g = theorem.solve(cotangent, adjoint=True)
+            equation = LinearProblem(theorem.near, cotangent, adjoint=True)
+            with full_precision(cotangent):
+                g = theorem.gradient.invert(equation, theorem.options)
             return (g, *(None,) * (len(ctx.needs_input_grad) - 1))
         value, z, *tensors = ctx.saved_tensors
-        with without_fused_attention():
+        with without_fused_attention(), full_precision(z):
             # tensors may depend on each other, and the point on all of them: views do not
             z, *views = (tensor.view_as(tensor) for tensor in (z, *tensors))
             since = next_operation()

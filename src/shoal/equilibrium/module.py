@@ -169,12 +169,12 @@ class Equilibrium(nn.Module):
         if warm:
             start = self._last.instead_of(start)
         with full_precision(start):
-            found = options.solve(problem, start)
+            found = options.gradient.solve(problem, start, options)
         if warm:
             self._last.keep(found)
         state = problem.layout.state(found.value)
         held = problem.layout.state(found.value.detach())
-        self.solution = replace(found, value=held, log=options.log)
+        self.solution = found.with_value(held, options.log)
         return state
 
     def problem(self, z0: State, *inputs: Any, **named: Any) -> tuple[FunctionProblem, Tensor]:

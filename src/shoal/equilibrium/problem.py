@@ -75,10 +75,6 @@ class Problem(ABC):
         """The map near ``z``."""
         return Linearization(self, z)
 
-    def linearize_apart(self, z: Tensor) -> Linearization:
-        """The map near a solution, for first derivatives: the point is a leaf."""
-        return self.linearize(z.detach().requires_grad_())
-
     def partials(
         self, z: Tensor, tensors: Sequence[Tensor], places: Sequence[int]
     ) -> Callable[[Tensor], tuple[Tensor, ...]]:
@@ -193,8 +189,8 @@ class FunctionProblem(Problem):
 
     def with_tensors(self, *tensors: Tensor) -> "FunctionProblem":
         """The map with other inputs, parameters and buffers."""
-        other, count = copy(self), len(self._given)
-        given = iter(tensors)
+        count, given = len(self._given), iter(tensors)
+        other = copy(self)
         other.inputs, other.named = pytree.tree_map_only(
             Tensor, lambda _: next(given), (self.inputs, self.named)
         )
@@ -238,10 +234,6 @@ class LinearProblem(Problem):
         self.near, self.right, self.adjoint, self.of = near, right, adjoint, of
         self.samples_coupled = near.samples_coupled
         self.product = near.pull if adjoint else near.push
-
-    def with_right(self, right: Tensor) -> "LinearProblem":
-        """The equation with another right-hand side."""
-        return LinearProblem(self.near, right, adjoint=self.adjoint, of=self.of)
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -355,12 +347,9 @@ class CallScope:
 
     def call(self, function: Callable[[Tensor], State], z: Tensor) -> State:
         """Call a function in the context; the first call shows whether it draws random numbers."""
-        if self.autocast:
+        if self.autocast and not torch.is_autocast_enabled(self.kind):
             with torch.autocast(self.kind, self.dtype):
-                return self._repeated(function, z)
-        return self._repeated(function, z)
-
-    def _repeated(self, function: Callable[[Tensor], State], z: Tensor) -> State:
+                return self.call(function, z)
         if self.random is not None:
             with self._from(self.before) if self.random else nullcontext():
                 return function(z)

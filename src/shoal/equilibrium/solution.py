@@ -120,6 +120,11 @@ class Solution:
         value = physical(self.value, 1)
         return replace(self, value=value, status=status, residual=residual, steps=steps)
 
+    def with_value(self, value: Any, log: "SolveLog | None" = None) -> "Solution":
+        """This solution with another value."""
+        known = self.status, self.residual, self.steps, self.evaluations, self.note
+        return Solution(value, *known, log)
+
     @property
     def adjoint(self) -> "Solution | None":
         """How the last backward pass through ``value`` ended; ``None`` before there was one."""

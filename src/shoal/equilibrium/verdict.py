@@ -305,12 +305,9 @@ def plain_norms(value: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
 
 def safe_norms(value: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
     """The same for numbers whose squares may not be in range; at most the largest number."""
-    return _safe_norm(value - z), _safe_norm(z).clamp(max=torch.finfo(torch.float64).max)
-
-
-def _safe_norm(rows: Tensor) -> Tensor:
-    rows = rows.double()
-    size = rows.abs().amax(1)
-    unit = rows / torch.where(size > 0, size, 1.0)[:, None]
-    norm: Tensor = torch.linalg.vector_norm(unit, dim=1) * size
-    return norm
+    norms = []
+    for rows in ((value - z).double(), z.double()):
+        size = rows.abs().amax(1)
+        unit = rows / torch.where(size > 0, size, 1.0)[:, None]
+        norms.append(torch.linalg.vector_norm(unit, dim=1) * size)
+    return norms[0], norms[1].clamp(max=torch.finfo(torch.float64).max)

@@ -7,8 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from shoal.activations import Activation, Affine, Hermite
-from shoal.activations.hermite import series_coefficients
+from shoal.activations import Activation
 from shoal.activations.names import as_activation
 from shoal.core.caches import cached
 from shoal.core.settings import in_standard_settings
@@ -67,9 +66,6 @@ def moments(phi: Activation, tau: Tensor | float) -> Moments:
     """
     phi = as_activation("phi", phi)
     scale = scale_tensor("tau", tau, above=0.0)
-    series = as_series(phi)
-    if series is not None:
-        return _series_moments(series, scale)
     zero, variance = torch.zeros_like(scale), scale**2
     first_square = slope_square(phi, variance)  # looks at kinks, hence at whether phi is finite
     return Moments(
@@ -85,8 +81,6 @@ def moments(phi: Activation, tau: Tensor | float) -> Moments:
 
 def mean(phi: Activation, variance: Tensor) -> Tensor:
     r"""$\mathbb{E}[\varphi(\sqrt a\,\xi)]$, unchecked."""
-    if as_series(phi) is not None:
-        return moments(phi, variance.sqrt()).mean
     if phi.positively_homogeneous:
         return variance.sqrt() * _sides(phi, variance).sum() / math.sqrt(2 * math.pi)
     return smoothed(phi, torch.zeros_like(variance), variance)
@@ -94,9 +88,6 @@ def mean(phi: Activation, variance: Tensor) -> Tensor:
 
 def mean_square(phi: Activation, variance: Tensor) -> tuple[Tensor, Tensor]:
     r"""$\mathbb{E}[\varphi(\sqrt a\,\xi)^2]$ and its derivative in $a$, unchecked."""
-    if as_series(phi) is not None:
-        m = moments(phi, variance.sqrt())
-        return m.square, m.square_second / 2
     if not phi.positively_homogeneous:
         return _mean_square_at(phi, variance)
     slope = (_sides(phi, variance) ** 2).sum() / 2
@@ -156,8 +147,6 @@ def _square(phi: Activation, variance: Tensor) -> Tensor:
 
 def slope_square(phi: Activation, variance: Tensor) -> Tensor:
     r"""$\mathbb{E}[\varphi'(\sqrt a\,\xi)^2]$, unchecked; infinite if $\varphi$ jumps."""
-    if as_series(phi) is not None:
-        return moments(phi, variance.sqrt()).first_square
     if any(kink.jumps[0] for kink in phi.kinks):
         return torch.zeros_like(variance) + math.inf
     return derivative_square(phi, 1, variance)
@@ -174,34 +163,3 @@ def derivative_square(phi: Activation, order: int, variance: Tensor) -> Tensor:
 def normalization(phi: Activation) -> float:
     r"""$c_\varphi = 1/\mathbb{E}[\varphi(\xi)^2]$, kept, as each pass of a network wants it."""
     return float(1 / moments(phi, 1.0).square)
-
-
-def _series_moments(phi: Hermite, tau: Tensor) -> Moments:
-    """Moments of a finite Hermite series, by Parseval's identity."""
-    order = len(phi.coefficients) - 1
-    derivatives = [phi]
-    for _ in range(3):
-        derivatives.append(derivatives[-1].differentiated())
-    c = [series_coefficients(series, tau, order) for series in derivatives]
-    first_square = (c[1] * c[1]).sum(-1)
-    return Moments(
-        mean=c[0][..., 0],
-        first=c[1][..., 0],
-        second=c[2][..., 0],
-        third=c[3][..., 0],
-        square=(c[0] * c[0]).sum(-1),
-        first_square=first_square,
-        square_second=2 * (first_square + (c[0] * c[2]).sum(-1)),
-    )
-
-
-def as_series(phi: Activation) -> Hermite | None:
-    """The activation as a Hermite series, if it is one up to scale and shift."""
-    if isinstance(phi, Hermite):
-        return phi
-    if isinstance(phi, Affine):
-        inner = as_series(phi.activation)
-        if inner is not None:
-            first, *rest = (phi.scale * s for s in inner.coefficients)
-            return Hermite((first + phi.shift, *rest), inner.scale)
-    return None

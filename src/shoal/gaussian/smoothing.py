@@ -21,7 +21,8 @@ import torch
 from torch import Tensor
 
 from shoal.activations import Activation
-from shoal.activations.panels import ORDER, breaks, edges, gauss_legendre, jump, reach
+from shoal.activations.consistency import innermost
+from shoal.activations.panels import ORDER, REMEDY, breaks, edges, gauss_legendre, jump, reach
 from shoal.core.caches import cached
 from shoal.core.exceptions import AccuracyError
 from shoal.core.settings import in_standard_settings
@@ -286,7 +287,8 @@ def window_edges(phi: Activation, order: int, std: float) -> tuple[float, ...]:
             panels = math.ceil(window / _PANEL)
             return tuple(window * k / panels for k in range(-panels, panels + 1))
     raise AccuracyError(
-        f"{phi!r} grows too fast to be integrated under a Gaussian of standard deviation {std:.6g}"
+        f"{innermost(phi)!r} grows too fast to be integrated under a Gaussian of standard "
+        f"deviation {std:.6g}, or autograd loses its derivatives; if so, {REMEDY}"
     )
 
 

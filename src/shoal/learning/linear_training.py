@@ -19,7 +19,6 @@ from numbers import Real
 from typing import Any, Literal
 
 import numpy as np
-import scipy  # whose parts are imported where they are first used
 import torch
 from torch import Tensor
 
@@ -38,7 +37,6 @@ _MATTERS = 1e-9  # a share of the initial loss that deserves a warning
 _INDEFINITE = 1e-3  # a negative eigenvalue of this share of the largest is no rounding
 _ASYMMETRY = 1e-5  # relative, what the rounding of float32 can explain
 _LOWEST = -1e300  # a logarithm of zero that zero steps can multiply
-_ACCURACY = 1e-12  # relative, of a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -377,21 +375,13 @@ def first_time(
     before, after = 0.0, unit
     while math.isfinite(after) and curve(after) > level:
         before, after = after, 2 * after
-    if whole:
-        while after - before > 1:
-            middle = float((before + after) // 2)
-            if middle in (before, after):  # beyond 2**53 there are no more numbers in between
-                break
-            before, after = (middle, after) if curve(middle) > level else (before, middle)
-        return after
-    root = scipy.optimize.brentq(
-        lambda t: math.log(max(curve(t), 1e-320) / level),
-        *(before, after),
-        xtol=1e-300,
-        rtol=_ACCURACY,
-        maxiter=1000,
-    )
-    return float(root)
+    while not whole or after - before > 1:
+        middle = before + (after - before) / 2
+        middle = float(math.floor(middle)) if whole else middle
+        if middle in (before, after):  # there are no more numbers in between
+            break
+        before, after = (middle, after) if curve(middle) > level else (before, middle)
+    return after
 
 
 def checked_schedule(times: object, steps: object, step_size: object) -> list[float]:

@@ -24,7 +24,7 @@ from shoal.numerics import (
 from shoal.numerics.krylov import Invertible, Map
 
 _LEAST = 2**21  # bytes with which strips of a matrix are still worth their while
-_REFINEMENTS = 1000  # most steps with a factor; more than a few mean that it is useless
+_REFINEMENTS = 100  # most steps with a factor; more than a few mean that it is useless
 _BLOCK = {"cpu": 2**28, "cuda": 2**32}  # most bytes for work with new inputs
 _COLUMN_ROWS = 2**13  # of a preconditioner that are made together
 _JITTER = 1e-10  # relative to the diagonal
@@ -190,6 +190,12 @@ class System:
     def explain(self, found: LinearSolve) -> str:
         """Say why a solution does not meet the tolerance, and what helps."""
         late = int((~(found.residuals <= self.rtol)).sum())
+        if self.factor is not None:
+            return (
+                f"the matrix is singular within rounding, with a relative residual of "
+                f"{float(found.residuals.max()):.1e} instead of {self.rtol:.1e}: take a larger "
+                "ridge, or leave out equal samples"
+            )
         instead = "" if self.exact is None else (
             " take precision=torch.float64, if this one is too low for the ridge;"
         )  # fmt: skip

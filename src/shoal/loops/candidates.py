@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -14,10 +14,10 @@ from shoal.architectures import Architecture, ConvDEQ, ConvNet, FullyConnected
 from shoal.core.words import counted
 from shoal.designs import design
 from shoal.loops.consistency import LoopModule, consistency_copy
-from shoal.loops.decisions import IGNORED, Decision, Decisions
+from shoal.loops.decisions import IGNORED, Decisions
 from shoal.loops.loop import Loop
 from shoal.loops.scores import Outputs, outputs_of, scores_of
-from shoal.loops.stopping import stop_rule
+from shoal.loops.stopping import rule_for
 from shoal.networks import build
 
 _LEARNING_RATE = 0.02  # first one of plain networks, whose weights have unit variance
@@ -34,7 +34,6 @@ class Setting(NamedTuple):
         inputs: Samples to train on.
         outputs: The original's outputs for them.
         decisions: How an output is read.
-        decision: The same, as the user gave it.
         labels: Labels in the shape of the decisions; ``None`` if there are none.
         architecture: Architecture of the original, if it is known.
         activation: Activation of plain layers.
@@ -50,7 +49,6 @@ class Setting(NamedTuple):
     inputs: tuple[Any, ...]
     outputs: Outputs
     decisions: Decisions
-    decision: Decision | None
     labels: Tensor | None
     architecture: Architecture | None
     activation: Activation
@@ -78,38 +76,28 @@ def candidates(setting: Setting) -> Iterator[Candidate]:
     loop, depths = setting.loop, sorted({*setting.depths, *_sufficient(setting)})
     for steps in depths:
         yield f"cut to {counted(steps, 'iteration')}", partial(LoopModule, loop, steps)
-    trained = _Once(setting)
+
+    @cache
+    def trained() -> Loop:
+        return consistency_copy(
+            loop, setting.inputs, setting.outputs.scores, setting.decisions,
+            depth=max(setting.depths), epochs=setting.epochs, batch_size=setting.batch_size,
+            seed=setting.seed,
+        )  # fmt: skip
+
+    weights = any(True for module in loop.modules for _ in module.parameters())
     for steps in setting.depths:
         name = f"trained copy, {counted(steps, 'iteration')}"
-        weights = any(True for module in loop.modules for _ in module.parameters())
-        yield name, partial(trained.cut, steps) if weights else _NO_WEIGHTS
+        yield name, partial(lambda n: LoopModule(trained(), n), steps) if weights else _NO_WEIGHTS
     try:
-        rule = stop_rule(
-            loop, *setting.inputs, risk=max(setting.tolerance, _RISK), decision=setting.decision,
-            seed=setting.seed,
+        rule = rule_for(
+            loop, setting.inputs, setting.decisions, risk=max(setting.tolerance, _RISK),
+            steps=loop.steps or 0, seed=setting.seed,
         )  # fmt: skip
     except ValueError as error:
         yield "stop rule", str(error)
     else:
         yield "stop rule", partial(LoopModule, loop, rule.steps, rule)
-
-
-class _Once:
-    """The copy for few iterations, trained when it is first asked for."""
-
-    def __init__(self, setting: Setting) -> None:
-        self.setting = setting
-        self.copy: Loop | None = None
-
-    def cut(self, steps: int) -> Module:
-        """The copy as a module of some iterations."""
-        one = self.setting
-        if self.copy is None:
-            self.copy = consistency_copy(
-                one.loop, one.inputs, one.outputs.scores, one.decisions, depth=max(one.depths),
-                epochs=one.epochs, batch_size=one.batch_size, seed=one.seed,
-            )  # fmt: skip
-        return LoopModule(self.copy, steps)
 
 
 def _sufficient(setting: Setting) -> Iterator[int]:

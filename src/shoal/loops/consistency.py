@@ -9,8 +9,7 @@ from torch.nn import Module, functional
 
 from shoal.loops.decisions import Decisions
 from shoal.loops.loop import Loop, rows_of
-from shoal.loops.stopping import rows_of_inputs
-from shoal.loops.trace import batch_of
+from shoal.loops.trace import batch_of, rows_of_inputs
 
 _LEARNING_RATE = 3e-3  # largest one
 _STATE_WEIGHT = 0.1  # of the error of states, beside that of outputs

@@ -22,9 +22,9 @@ from shoal.loops.decisions import Decision, decisions_of
 from shoal.loops.distillation import Distillation, Measured
 from shoal.loops.find import find_loop
 from shoal.loops.loop import Loop, rows_of
-from shoal.loops.scores import outputs_of, scores_of
-from shoal.loops.stopping import check_decided, check_loop, rows_of_inputs
-from shoal.loops.trace import batch_of
+from shoal.loops.scores import Outputs, outputs_of, scores_of
+from shoal.loops.stopping import check_decided, check_loop
+from shoal.loops.trace import batch_of, rows_of_inputs
 from shoal.networks import Network
 from shoal.networks.modules import evaluating
 
@@ -35,6 +35,7 @@ _REPEATS = 7
 
 
 @in_standard_settings
+@torch.enable_grad()
 def distill(
     model: Module | Loop,
     x: Any,
@@ -101,7 +102,7 @@ def distill(
     batch_size = integer("batch_size", batch_size, at_least=1)
     given = items("depths", depths, "a collection of numbers of iterations")
     counts = tuple(integer("depths", one, at_least=1) for one in given)
-    (inputs, y), (held, y_held) = _split(x, y, held_out, seed)
+    (inputs, y, rows), (held, y_held, rows_held) = _split(x, y, held_out, seed)
     loop, module = _loop_and_module(model, inputs)
     counts = tuple(sorted({one for one in counts if one < module_steps(loop)}))
     if not counts:
@@ -113,19 +114,19 @@ def distill(
         first = module(*rows_of_inputs(inputs, torch.arange(min(_TIMED, batch_of(inputs)))))
     decisions = decisions_of(first, None if y is None else y[:_TIMED], decision=decision)
     outputs, wanted = (outputs_of(module, part, decisions) for part in (inputs, held))
-    for found in (outputs, wanted):
-        check_decided(decisions, found.decided, torch.arange(len(found.decided)))
+    for found, places in ((outputs, rows), (wanted, rows_held)):
+        check_decided(decisions, found.decided, places)
     labels, labels_held = (
         None if part is None else decisions.labels(part, found.decided)
         for part, found in ((y, outputs), (y_held, wanted))
     )
     tolerance = (0.01 if y is None else 0.003) if tolerance is None else tolerance
     setting = Setting(
-        loop, inputs, outputs, decisions, decision, labels, own, activation or _activation(own),
+        loop, inputs, outputs, decisions, labels, own, activation or _activation(own),
         _width(loop, inputs, own) if width is None else integer("width", width, at_least=1),
         counts, real("tolerance", tolerance, above=0, below=1), epochs, batch_size, seed,
     )  # fmt: skip
-    return _measured(setting, module, held, labels_held)
+    return _measured(setting, module, held, wanted, labels_held)
 
 
 def module_steps(loop: Loop) -> int:
@@ -147,8 +148,10 @@ def _loop_and_module(model: Module | Loop, inputs: tuple[Any, ...]) -> tuple[Loo
     return loop, model
 
 
-def _split(x: Any, y: Tensor | None, held_out: Any, seed: int) -> tuple[tuple[Any, Any], ...]:
-    """Inputs and labels to train on, and to measure on."""
+def _split(
+    x: Any, y: Tensor | None, held_out: Any, seed: int
+) -> tuple[tuple[tuple[Any, ...], Tensor | None, Tensor], ...]:
+    """Inputs, labels and their places in the given samples, to train on and to measure on."""
     inputs = _inputs("x", x)
     _check_labels("y", y, inputs)
     if isinstance(held_out, tuple | list):
@@ -158,17 +161,17 @@ def _split(x: Any, y: Tensor | None, held_out: Any, seed: int) -> tuple[tuple[An
         if (y is None) != (y_other is None):
             raise ValueError("held_out must have labels if, and only if, y is given")
         _check_labels("held_out", y_other, other)
-        return (inputs, y), (other, y_other)
+        parts = (inputs, y), (other, y_other)
+        return tuple((*part, torch.arange(batch_of(part[0]))) for part in parts)
     share, samples = real("held_out", held_out, above=0, below=1), batch_of(inputs)
     order = torch.randperm(samples, generator=seeded("seed", seed))
     count = max(1, round(share * samples))
     if samples - count < 2:
         raise ValueError(f"x must have at least 2 samples to train on, got {samples} in all")
-    parts = [
-        (rows_of_inputs(inputs, rows), None if y is None else y[rows.to(y.device)])
+    return tuple(
+        (rows_of_inputs(inputs, rows), None if y is None else y[rows.to(y.device)], rows)
         for rows in (order[count:], order[:count])
-    ]
-    return tuple(parts)
+    )
 
 
 def _inputs(name: str, x: Any) -> tuple[Any, ...]:
@@ -210,7 +213,11 @@ def _width(loop: Loop, inputs: tuple[Any, ...], own: Architecture | None) -> int
 
 
 def _measured(
-    setting: Setting, model: Module, held: tuple[Any, ...], labels: Tensor | None
+    setting: Setting,
+    model: Module,
+    held: tuple[Any, ...],
+    wanted: Outputs,
+    labels: Tensor | None,
 ) -> Distillation:
     """Make all candidates, and measure them beside the original."""
     device = setting.outputs.scores.device
@@ -220,7 +227,6 @@ def _measured(
             skipped[name] = make
         else:
             modules[name], seconds[name] = timed(make, device)
-    wanted = outputs_of(model, held, setting.decisions)
     batch = rows_of_inputs(held, torch.arange(min(_TIMED, batch_of(held))))
     times, peaks = _costs(modules, batch, device)
     read = partial(outputs_of, inputs=held, decisions=setting.decisions)

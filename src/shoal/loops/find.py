@@ -16,7 +16,7 @@ from shoal.loops.hosts import iterations_of, unrolled
 from shoal.loops.loop import Loop, Output, State, floating, with_floating
 from shoal.loops.repeats import Repeats, find_repeats
 from shoal.loops.segments import Layout, Segments
-from shoal.loops.trace import HINT, Trace, batch_of, trace
+from shoal.loops.trace import HINT, Trace, batch_of, rows_of_inputs, trace
 from shoal.networks.modules import evaluating
 
 _ROUNDING = 1e4  # units in the last place by which a replayed output may differ
@@ -269,11 +269,7 @@ class _TracedParts:
 
 def resized(inputs: tuple[Any, ...], batch: int, size: int) -> tuple[Any, ...]:
     """The first samples of a batch, or more by beginning again."""
-    rows = torch.arange(size) % batch
-    found: tuple[Any, ...] = pytree.tree_map_only(
-        Tensor, lambda t: t[rows.to(t.device)] if t.dim() and len(t) == batch else t, inputs
-    )
-    return found
+    return rows_of_inputs(inputs, torch.arange(size) % batch)
 
 
 def _repeats(model: Module, traced: Trace) -> list[Repeats]:

@@ -8,8 +8,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from shoal.loops.decisions import IGNORED, Decisions, tensor_of
-from shoal.loops.stopping import rows_of_inputs
-from shoal.loops.trace import batch_of
+from shoal.loops.trace import batch_of, rows_of_inputs
 from shoal.networks.modules import evaluating
 
 _BLOCK = 1024  # samples that are run at once

@@ -3,8 +3,9 @@
 import json
 import math
 import os
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -12,14 +13,14 @@ from torch import Tensor
 from torch.nn import Module
 
 from shoal.core.checks import as_path, integer, real, seeded
-from shoal.core.files import write_json
+from shoal.core.files import finite, write_json
 from shoal.core.torch_compat import pytree
 from shoal.core.words import counted
-from shoal.loops.decisions import IGNORED, Decision, Decisions, decisions_of
+from shoal.loops.decisions import Decision, Decisions, decisions_of
 from shoal.loops.find import find_loop
 from shoal.loops.loop import Loop, Memory, Output, State, rows_of
 from shoal.loops.signals import WORDS, Signals
-from shoal.loops.trace import batch_of
+from shoal.loops.trace import batch_of, rows_of_inputs
 from shoal.networks.modules import evaluating
 
 _CHOOSE, _CALIBRATE = 0.2, 0.7  # shares of the samples; savings are measured on the rest
@@ -84,31 +85,25 @@ class CalibratedRule:
         return Stopping(self)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Save the rule as a JSON file; a custom decision is not saved."""
-        values = asdict(self)
-        values["decisions"].pop("custom")
-        values["threshold"] = None if self.threshold == -math.inf else self.threshold
-        write_json(as_path("path", path), {"format": _FORMAT, **values})
+        """Save the rule as a JSON file, unless it reads outputs by a custom function."""
+        if self.decisions.custom is not None:
+            raise ValueError("a rule with a custom decision cannot be saved, as JSON has no code")
+        values = finite({"format": _FORMAT, **asdict(self)})
+        write_json(as_path("path", path), values)
 
     @classmethod
-    def load(
-        cls, path: str | os.PathLike[str], *, decision: Decision | None = None
-    ) -> "CalibratedRule":
-        """Return a rule that was saved; ``decision`` is the custom one that it was made with."""
-        text = as_path("path", path).read_text(encoding="utf-8")
+    def load(cls, path: str | os.PathLike[str]) -> "CalibratedRule":
+        """Return a rule that was saved."""
         try:
-            values = json.loads(text)
+            values = json.loads(as_path("path", path).read_text(encoding="utf-8"))
             known = values.pop("format") == _FORMAT
-            values["decisions"] = Decisions(**values["decisions"])
-            rule = cls(**values) if known else None
+            threshold = -math.inf if values["threshold"] is None else values["threshold"]
+            decisions = Decisions(**values["decisions"])
+            rule = cls(**{**values, "threshold": threshold, "decisions": decisions})
         except (ValueError, KeyError, TypeError, AttributeError):
-            rule = None
-        if rule is None:
+            known = False
+        if not known:
             raise ValueError(f"path must be a file of rule.save, got {path}")
-        if rule.threshold is None:
-            rule = replace(rule, threshold=-math.inf)
-        if callable(decision):
-            rule = replace(rule, decisions=replace(rule.decisions, custom=decision))
         return rule
 
     def __repr__(self) -> str:
@@ -139,39 +134,29 @@ class Stopping:
     Attributes:
         output: The output of each sample where it stopped, or the last one.
         iterations: Number of iterations of each sample.
-        stopped: Which samples have stopped.
     """
 
     def __init__(self, rule: CalibratedRule) -> None:
         self.rule, self.n = rule, 0
         self.output: Output = None
-        self.iterations = self.stopped = torch.empty(0)
-        self._memory: Memory = None
 
     def __call__(self, output: Output, state: State) -> bool:
-        """Take note of the next iteration; return whether all samples have stopped.
-
-        Args:
-            output: The output after this iteration, for all samples.
-            state: The state after this iteration, for all samples.
-        """
+        """Take note of the next iteration, of all samples; return whether all have stopped."""
         self.n += 1
         if self.n == 1:
             self._memory = self.rule.begin(output, state)
-            samples = rows_of(state)[:, 0]
             self.output = output
-            self.stopped = torch.zeros_like(samples, dtype=torch.bool)
-            self.iterations = torch.ones_like(samples, dtype=torch.long)
+            self._active = torch.ones_like(rows_of(state)[:, 0], dtype=torch.bool)
+            self.iterations = self._active.long()
             return False
-        active = ~self.stopped
+        kept = self._active.nonzero()[:, 0]
         self.output = pytree.tree_map(
-            lambda old, new: torch.where(active.view(-1, *(1,) * (new.dim() - 1)), new, old),
-            self.output, output,
-        )  # fmt: skip
-        self.iterations = self.iterations + active.long()
+            lambda old, new: old.index_copy(0, kept, new[kept]), self.output, output
+        )
+        self.iterations = self.iterations + self._active
         self._memory, stop = self.rule.update(self._memory, output, state, self.n)
-        self.stopped = self.stopped | stop
-        return bool(self.stopped.all())
+        self._active = self._active & ~stop
+        return not bool(self._active.any())
 
 
 def stop_rule(
@@ -242,11 +227,41 @@ def stop_rule(
     inputs = inputs or loop.inputs
     steps = integer("steps", loop._count(steps), at_least=3)
     check_loop(loop)
+    few = torch.arange(min(_BLOCK, batch_of(inputs)))
+    with _evaluating(loop), torch.no_grad():
+        first = loop.run(*rows_of_inputs(inputs, few), steps=steps)
+    decisions = decisions_of(first, y if y is None else y[: len(few)], decision=decision)
+    return rule_for(
+        loop, inputs, decisions, risk=risk, confidence=confidence, y=y, steps=steps, seed=seed
+    )
+
+
+def rule_for(
+    loop: Loop,
+    inputs: tuple[Any, ...],
+    decisions: Decisions,
+    *,
+    risk: float,
+    steps: int,
+    confidence: float = 0.95,
+    y: Tensor | None = None,
+    seed: int = 0,
+) -> CalibratedRule:
+    """Calibrate a rule for given decisions, as :func:`stop_rule` does."""
     samples = batch_of(inputs)
     _check_enough(samples, risk, confidence)
-    record = record_of(loop, inputs, steps, y, decision)
+    record = record_of(loop, inputs, decisions, steps, y)
     order = torch.randperm(samples, generator=seeded("seed", seed))
     return calibrated(record, order, risk, confidence)
+
+
+@contextmanager
+def _evaluating(loop: Loop) -> Iterator[None]:
+    """A context with the modules of a loop in evaluation mode."""
+    with ExitStack() as stack:
+        for module in loop.modules:
+            stack.enter_context(evaluating(module))
+        yield
 
 
 def check_loop(loop: Loop) -> None:
@@ -261,13 +276,9 @@ def check_loop(loop: Loop) -> None:
         )
 
 
-def samples_needed(risk: float, confidence: float) -> int:
-    """The fewest samples to calibrate with: those of which none may change."""
-    return math.ceil(math.log1p(-confidence) / math.log1p(-risk))
-
-
 def _check_enough(samples: int, risk: float, confidence: float) -> None:
-    needed = samples_needed(risk, confidence)
+    """Refuse fewer samples than the bound needs if none of those that calibrate changes."""
+    needed = math.ceil(math.log1p(-confidence) / math.log1p(-risk))
     if int(_CALIBRATE * samples) < needed:
         raise ValueError(
             f"inputs must have at least {math.ceil(needed / _CALIBRATE)} samples, of which "
@@ -300,32 +311,24 @@ class Record(NamedTuple):
 def record_of(
     loop: Loop,
     inputs: tuple[Any, ...],
+    decisions: Decisions,
     steps: int,
     y: Tensor | None = None,
-    decision: Decision | None = None,
 ) -> Record:
     """Run a loop to the full count, and record signals and changes of decisions."""
-    samples = batch_of(inputs)
-    signals, lost = [], []
-    with ExitStack() as stack:
-        for module in loop.modules:
-            stack.enter_context(evaluating(module))
-        first = loop.run(*rows_of_inputs(inputs, torch.arange(min(_BLOCK, samples))), steps=steps)
-        decisions = decisions_of(first, y if y is None else y[:_BLOCK], decision=decision)
-        measured = Signals(decisions)
-        for rows in torch.arange(samples).split(_BLOCK):
+    measured, signals, lost = Signals(decisions), [], []
+    with _evaluating(loop):
+        for rows in torch.arange(batch_of(inputs)).split(_BLOCK):
             found, decided = _trajectory(loop, rows_of_inputs(inputs, rows), steps, measured)
-            signals.append(found.cpu())
             last = decided[-1]
             check_decided(decisions, last, rows)
             if y is None:
                 changed = [~decisions.same(one, last).all(1) for one in decided]
             else:
                 labels = decisions.labels(y[rows.to(y.device)], last)
-                known = labels != IGNORED
-                known = known.all(-1) if decisions.kind == "value" else known
-                right = decisions.same(last, labels) & known
+                right = decisions.same(last, labels)
                 changed = [(right & ~decisions.same(one, labels)).any(1) for one in decided]
+            signals.append(found.cpu())
             lost.append(torch.stack(changed, 1).cpu())
     return Record(
         torch.cat(signals), torch.cat(lost), measured.names, decisions, steps, y is not None
@@ -337,7 +340,9 @@ def _trajectory(
 ) -> tuple[Tensor, list[Tensor]]:
     """Signals of iterations 2 to N - 1, and decisions of iterations 2 to N."""
     found, decided, memory = [], [], None
-    for n, (state, context) in enumerate(loop._states(inputs, steps), 1):
+    state, context = loop.begin(*inputs)
+    for n in range(1, steps + 1):
+        state = loop.step(state, context, n - 1)
         output = loop.head(state, context)
         if n == 1:
             memory = signals.begin(output, state)
@@ -422,12 +427,3 @@ def _at_most(count: int, samples: int, share: float) -> float:
         for k in range(count + 1)
     ]  # fmt: skip
     return math.fsum(map(math.exp, terms))
-
-
-def rows_of_inputs(inputs: tuple[Any, ...], rows: Tensor) -> tuple[Any, ...]:
-    """Some samples of a model's inputs."""
-    samples = batch_of(inputs)
-    found: tuple[Any, ...] = pytree.tree_map_only(
-        Tensor, lambda t: t[rows.to(t.device)] if t.dim() and len(t) == samples else t, inputs
-    )
-    return found

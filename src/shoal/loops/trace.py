@@ -83,6 +83,15 @@ def batch_of(inputs: tuple[Any, ...]) -> int:
     raise ValueError("inputs must have a tensor with one entry per sample, got none")
 
 
+def rows_of_inputs(inputs: tuple[Any, ...], rows: Tensor) -> tuple[Any, ...]:
+    """Some samples of a model's inputs."""
+    samples = batch_of(inputs)
+    found: tuple[Any, ...] = pytree.tree_map_only(
+        Tensor, lambda t: t[rows.to(t.device)] if t.dim() and len(t) == samples else t, inputs
+    )
+    return found
+
+
 def trace(model: Module, inputs: tuple[Any, ...], *, dynamic: bool) -> Trace:
     """Trace the forward pass of a model in evaluation mode.
 
