@@ -155,9 +155,11 @@ class Transfer(_Loops):
                 if result.point["law"] == law:
                     axes.plot(self.rates, result.arrays["losses"], label=f"{result.point['steps']}")
             axes.set_xscale("log", base=2)
-            axes.set_ylim(0, 0.6)
+            axes.set_yscale("log")
+            axes.set_ylim(0.1, 1000)
             axes.set_xlabel("learning rate")
             axes.set_title(r"$\varepsilon = $ " + _SAID[law])
+        several[0].set_ylabel("training loss")
         several[0].legend(title="$N$", fontsize="small")
         return figure
 
