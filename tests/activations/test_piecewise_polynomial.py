@@ -11,7 +11,7 @@ from torch.autograd import gradcheck, gradgradcheck
 
 from shoal import FullyConnected, build, gaussian, load, save
 from shoal.activations import PiecewisePolynomial
-from shoal.activations.lookup import GradedCells, table
+from shoal.activations.piecewise_polynomial import GradedCells, table
 
 HAT = PiecewisePolynomial((-1.0, 0.0, 2.0), ((0.5, 0.5), (0.5, -0.5)))  # a roof, then on downwards
 CUBIC = PiecewisePolynomial((-2.0, 1.0), ((0.3, -1.0, 0.25, 2.0),), corners=(-2.0, 1.0))

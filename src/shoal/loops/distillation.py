@@ -226,7 +226,8 @@ class Distillation:
         else:
             chosen = self.best
         if target.suffix == ".safetensors":
-            tensors = {key: t.detach().clone() for key, t in chosen.module.state_dict().items()}
+            kept = chosen.module.state_dict().items()
+            tensors = {key: t.clone(memory_format=torch.contiguous_format) for key, t in kept}
             write_whole(target, lambda file: save_file(tensors, file))
         elif target.suffix == ".onnx":
             _export_program(chosen, self.inputs, target)

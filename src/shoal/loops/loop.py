@@ -241,11 +241,13 @@ class Loop:
             ends = stop.nonzero()[:, 0]
             if output is None:
                 output = pytree.tree_map(lambda t: _room(t, len(first)), value)
+            if not len(ends):
+                continue
             output = _put(output, active[ends], _take(value, ends))
             used[active[ends]] = n + 1
-            if len(ends) and bool((used > 0).all()):
+            if bool((used > 0).all()):
                 break
-            if len(ends) and not self.samples_coupled:
+            if not self.samples_coupled:
                 rest = (~stop).nonzero()[:, 0]
                 active = active[rest]
                 memory = _take(memory, rest)
