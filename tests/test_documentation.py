@@ -61,7 +61,7 @@ def test_no_formula_that_goes_on_in_a_new_line_becomes_a_list(page: Path) -> Non
     assert [line for part in prose for line in part.splitlines() if line.startswith("+ ")] == []
 
 
-@pytest.mark.thorough("docs/")
+@pytest.mark.thorough
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_examples_of_the_pages(page: Path, namespace: dict[str, object]) -> None:
     skip_unless_there(page.relative_to(ROOT).as_posix())

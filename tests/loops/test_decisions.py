@@ -60,6 +60,7 @@ def test_values_agree_within_a_share_of_their_spread():
 def test_what_is_not_finite_agrees_with_nothing():
     logits = torch.randn(3, 4)
     logits[1, 2] = torch.nan
+    logits[2, 0] = -torch.inf  # a masked class
     assert decisions_of(logits).agree(logits, logits)[:, 0].tolist() == [True, False, True]
     assert decisions_of(logits[:, :1]).agree(logits[:, :1] / 0, logits[:, :1] / 0).sum() == 0
 

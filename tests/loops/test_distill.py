@@ -206,6 +206,8 @@ def nan(x: Tensor) -> Tensor:
         (lambda: (foreign.BatchCentered(), foreign.vectors(9)), "depend on one another", {}),
         (lambda: (Slow(), nan(foreign.vectors(40))), "got NaN or infinity for 1 sample: 3", {}),
         (lambda: (Slow(), foreign.vectors(9), torch.zeros(8).long()), "y must have one entry", {}),
+        (lambda: (Slow(), foreign.vectors(9), torch.arange(9)), "classes from 0 to 2", {}),
+        (lambda: (Slow(), foreign.vectors(9), torch.full((9,), -100)), "classes from 0 to 2", {}),
         (lambda: (Slow(), foreign.vectors(9), torch.full((9, 3), torch.inf)), "finite targets", {}),
         (lambda: (Slow(), foreign.vectors(9)), "depths must have numbers", {"depths": (12,)}),
         (lambda: (Slow(), foreign.vectors(9)), "depths must be >= 1", {"depths": (0,)}),

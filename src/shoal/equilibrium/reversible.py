@@ -24,7 +24,7 @@ from shoal.equilibrium.driver import Outcome
 from shoal.equilibrium.gradients import Gradient, SolveOptions
 from shoal.equilibrium.problem import Problem
 from shoal.equilibrium.solution import Solution, Status
-from shoal.equilibrium.verdict import WORSE
+from shoal.equilibrium.verdict import Verdict
 
 _MISSED = 1e-3  # relative distance between the start and where the reversed iteration arrives
 
@@ -72,14 +72,14 @@ class Reversible(Gradient):
                 "got Reversible()"
             )
         with torch.no_grad():
-            y, solution = _iterate(problem, start, self, options)
+            y, solution, steps = _iterate(problem, start, self, options)
         converged = bool(solution.converged.all())
         options.report("forward", solution, converged=converged)
         if not torch.is_grad_enabled():
             return solution
         _check_given(problem, solution.value)
         value = _Reversed.apply(  # type: ignore[no-untyped-call]
-            y, solution.value, start, problem, options, solution.steps, *problem.tensors
+            y, solution.value, start, problem, options, steps, *problem.tensors
         )
         if self.failed == "zero" and not converged:
             value = torch.where(solution.converged[:, None], value, value.detach())
@@ -108,44 +108,40 @@ def _check_given(problem: Problem, z: Tensor) -> None:
 
 def _iterate(
     problem: Problem, start: Tensor, gradient: Reversible, options: SolveOptions
-) -> tuple[Tensor, Solution]:
-    """Iterate until all samples have converged, or as often as is said.
+) -> tuple[Tensor, Solution, Tensor]:
+    """Iterate until all samples have ended, or as often as is said.
 
     Returns:
-        The first of the two states, and the second as a solution.
+        The first of the two states, the second as a solution, and the steps that they are of.
     """
-    damping, y, z, step = gradient.damping, start, start, 0
-    rtol, atol = options.solver.tolerances(start.dtype)
-    most = options.solver.max_steps if gradient.steps is None else gradient.steps
-    first = best = grown = None
+    solver, y, z, step = options.solver, start, start, 0
+    if gradient.steps is not None:
+        solver = replace(solver, max_steps=gradient.steps)
+    verdict = Verdict(solver, problem)
     while True:
         value = problem.evaluate(z)
-        residual = torch.linalg.vector_norm(value - z, dim=1)
-        converged = residual <= rtol * torch.linalg.vector_norm(z, dim=1) + atol
-        now = [y, z, residual, torch.full_like(residual, step, dtype=torch.int32)]
-        if first is None or best is None or grown is None:
-            first, best, grown = residual, now, torch.zeros_like(converged)
-        best = _chosen(residual < best[2], now, best)
-        grown = grown | (residual > WORSE * first)
-        if step == most or (gradient.steps is None and bool((converged | grown).all())):
+        due = gradient.steps is None or step in (0, gradient.steps)
+        found = verdict.look(value, z, step) if due else None
+        if found is not None and gradient.steps in (None, step):
             break
-        y = value.lerp(y, damping)
-        z = problem.evaluate(y).lerp(z, damping)
+        y, z = _step(problem, gradient.damping, y, z, value)
         step += 1
-    status = torch.full_like(residual, Status.OUT_OF_STEPS, dtype=torch.int8)
-    status[~residual.isfinite()] = Status.NOT_FINITE
-    status[grown] = Status.DIVERGED
-    status[converged] = Status.CONVERGED
-    lost = (status == Status.DIVERGED) | (status == Status.NOT_FINITE)
-    y, z, residual, steps = _chosen(lost, best, now)
-    return y, Solution(z, status, residual, steps, 2 * step + 1)
+    if verdict.reached is None:
+        return y, found, found.steps
+    y = z = start
+    for made in range(int(verdict.reached.amax())):  # again, as samples rest at different steps
+        new = _step(problem, gradient.damping, y, z, problem.evaluate(z))
+        moving = (verdict.reached > made)[:, None]
+        y, z = (torch.where(moving, one, other) for one, other in zip(new, (y, z), strict=True))
+    return y, found, verdict.reached
 
 
-def _chosen(where: Tensor, these: Sequence[Tensor], those: Sequence[Tensor]) -> list[Tensor]:
-    """Rows of some tensors where that is said, else those of others."""
-    shaped = {1: where, 2: where[:, None]}
-    pairs = zip(these, those, strict=True)
-    return [torch.where(shaped[one.dim()], one, other) for one, other in pairs]
+def _step(
+    problem: Problem, damping: float, y: Tensor, z: Tensor, value: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Both states after one more step, from the map at the second."""
+    y = value.lerp(y, damping)
+    return y, problem.evaluate(y).lerp(z, damping)
 
 
 class _Reversed(torch.autograd.Function):

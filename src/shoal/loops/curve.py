@@ -15,6 +15,7 @@ from shoal.loops.decisions import IGNORED, Decisions, tensor_of
 from shoal.loops.loop import Loop, rows_of
 
 LONGEST_PERIOD = 16
+_ENTRIES = 4096  # numbers of a sample's output whose course is followed
 _Z = 1.959964  # two-sided 95%
 
 
@@ -189,8 +190,7 @@ def record(
         output = loop.head(state, context)
         reading = now(device) - began
         found = decisions(output)
-        rows = tensor_of(output).flatten(1).double() if tensor_of(output).dim() > 1 else (
-            tensor_of(output)[:, None].double())  # fmt: skip
+        rows = some_entries(output)
         if quality is None:
             quality = make_quality(found)
             run.counted = quality.counted(found)
@@ -212,6 +212,13 @@ def record(
             if decisions.kind in ("class", "sign") and decisions.custom is None:
                 run.confidence.append(_confidence(decisions, output))
     return run
+
+
+def some_entries(output: Any) -> Tensor:
+    """An output in rows, or thousands of its numbers if it has more; masked scores are zero."""
+    rows = tensor_of(output).reshape(len(tensor_of(output)), -1)
+    rows = rows[:, :: -(-rows.shape[1] // _ENTRIES)].double()
+    return rows.masked_fill(rows == -math.inf, 0.0)
 
 
 def _device(inputs: tuple[Any, ...], loop: Loop) -> torch.device:

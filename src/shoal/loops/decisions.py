@@ -14,7 +14,7 @@ Kind = Literal["class", "sign", "value", "label"]
 Decision = str | Callable[[Any], Tensor]
 
 IGNORED = -100  # the label that PyTorch's losses leave out
-UNDECIDED = -1  # the decision of scores that are not finite; it agrees with nothing
+UNDECIDED = -1  # the decision where the largest score is not finite; it agrees with nothing
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,10 +69,10 @@ class Decisions:
             return scores
         if self.kind == "label":
             return scores[..., 0].long()
-        chosen = (
-            scores.argmax(-1) if self.kind == "class" else (scores[..., 0] > self.threshold).long()
-        )
-        return torch.where(scores.isfinite().all(-1), chosen, UNDECIDED)
+        largest, chosen = scores.max(-1)
+        if self.kind == "sign":
+            chosen = (largest > self.threshold).long()
+        return torch.where(largest.isfinite(), chosen, UNDECIDED)
 
     def agree(self, one: Any, other: Any) -> Tensor:
         """Return which decisions of two outputs agree; shape (samples, decisions)."""

@@ -14,8 +14,8 @@ from shoal.core.exceptions import ConvergenceWarning
 from shoal.core.settings import in_standard_settings
 from shoal.core.torch_compat import pytree
 from shoal.loops.behavior import behaviors
-from shoal.loops.curve import Quality, curve_of, grid_of, record
-from shoal.loops.decisions import Decision, Decisions, decisions_of, scale_of, tensor_of
+from shoal.loops.curve import Quality, curve_of, grid_of, record, some_entries
+from shoal.loops.decisions import Decision, Decisions, decisions_of, scale_of
 from shoal.loops.diagnosis import Diagnosis, SampleDiagnosis, trials_of, verdict_of
 from shoal.loops.equilibrium import EquilibriumReport, equilibrium_of
 from shoal.loops.find import find_loop, mixes
@@ -134,7 +134,7 @@ class _Measured:
     ) -> None:
         self.loop, self.inputs, self.trained, self.seed = loop, inputs, trained, seed
         self.decisions, self.y, self.score = decisions, y, score
-        self.scale = scale_of(tensor_of(own))
+        self.scale = scale_of(some_entries(own))
         torch.manual_seed(seed)
         self.run = record(loop, inputs, grid_of(trained, most), decisions, self._quality)
         self.counted = self.run.norms[0].isfinite()

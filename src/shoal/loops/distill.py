@@ -18,7 +18,7 @@ from shoal.core.settings import in_standard_settings
 from shoal.core.torch_compat import pytree
 from shoal.loops.candidates import Setting, candidates
 from shoal.loops.consistency import LoopModule
-from shoal.loops.decisions import Decision, decisions_of
+from shoal.loops.decisions import IGNORED, Decision, Decisions, decisions_of
 from shoal.loops.distillation import Distillation, Measured
 from shoal.loops.find import find_loop
 from shoal.loops.loop import Loop, rows_of
@@ -117,7 +117,7 @@ def distill(
     for found, places in ((outputs, rows), (wanted, rows_held)):
         check_decided(decisions, found.decided, places)
     labels, labels_held = (
-        None if part is None else decisions.labels(part, found.decided)
+        None if part is None else _labels(part, found, decisions)
         for part, found in ((y, outputs), (y_held, wanted))
     )
     tolerance = (0.01 if y is None else 0.003) if tolerance is None else tolerance
@@ -195,6 +195,18 @@ def _check_labels(name: str, y: object, inputs: tuple[Any, ...]) -> None:
         )
     if y.is_floating_point() and not bool(y.isfinite().all()):
         raise ValueError(f"{name} must have finite targets, got NaN or infinity among them")
+
+
+def _labels(y: Tensor, outputs: Outputs, decisions: Decisions) -> Tensor:
+    """Labels in the shape of the decisions."""
+    labels = decisions.labels(y, outputs.decided)
+    if decisions.kind == "class":
+        known, count = labels[labels != IGNORED], outputs.scores.shape[-1]
+        if not len(known) or not 0 <= int(known.min()) <= int(known.max()) < count:
+            raise ValueError(
+                f"y must have classes from 0 to {count - 1}, or {IGNORED} for decisions to ignore"
+            )
+    return labels
 
 
 def _activation(architecture: Architecture | None) -> Activation:

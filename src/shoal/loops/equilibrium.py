@@ -26,6 +26,7 @@ from shoal.equilibrium import (
     Solver,
     Unrolled,
 )
+from shoal.equilibrium.state import StateLayout
 from shoal.loops.jacobian import JacobianSpectrum, jacobian_spectrum
 from shoal.loops.loop import Loop, State, rows_of
 
@@ -95,7 +96,7 @@ class EquilibriumReport:
         starts: Number of starts.
         contraction: ``"certified"`` if a bound proves that the loop contracts, ``"refuted"`` if its
             Jacobian has a norm of one or more at an equilibrium, else ``"unknown"``.
-        spectrum: Norms and eigenvalues of the Jacobian at equilibria; ``None`` without any.
+        spectrum: Norms and radii of the Jacobian at equilibria; ``None`` without any.
         solvers: Cost of each solver.
         gradients: Cost and error of each gradient method; empty if nothing requires a gradient.
     """
@@ -150,7 +151,7 @@ class EquilibriumReport:
         found: dict[str, Any] = {
             name: getattr(self, name) for name in ("counts", "starts", "contraction", "unique")
         }
-        found["jacobian"] = None if self.spectrum is None else self.spectrum.document()
+        found["jacobian"] = self.spectrum and self.spectrum._asdict()
         found["solvers"] = [{**c._asdict(), "solver": repr(c.solver)} for c in self.solvers]
         found["gradients"] = [{**c._asdict(), "gradient": c.name} for c in self.gradients]
         return found
@@ -176,6 +177,7 @@ def equilibrium_of(
     with torch.no_grad():
         start, context = loop.begin(*inputs)
     start = pytree.tree_map(Tensor.detach, start)
+    layout = StateLayout.of(start)
     cell, tensors = loop.as_cell(context)
     tensors = [t.detach() for t in tensors]
     costs, several = [], []
@@ -204,7 +206,7 @@ def equilibrium_of(
             zero = rows_of(start)[:1].flatten() * 0
             found = torch.stack([one[0] if len(one) else zero for one in states])
             spectrum = jacobian_spectrum(
-                lambda rows: rows_of(cell(_state(rows, start), *tensors)),
+                lambda rows: layout.rows(cell(layout.state(rows), *tensors)),
                 *(found, known.nonzero()[:, 0].to(found.device)),
             )
         gradients = _gradient_costs(cell, loop, start, tensors, known, seed)
@@ -260,14 +262,6 @@ def _distinct(states: Tensor) -> Tensor:
         if bool((apart > _APART * torch.maximum(sizes[i], sizes[kept])).all()):
             kept.append(i)
     return states[kept]
-
-
-def _state(rows: Tensor, like: State) -> State:
-    """Rows as a state; the inverse of ``rows_of``."""
-    leaves, tree = pytree.tree_flatten(like)
-    parts = rows.split([math.prod(leaf.shape[1:]) for leaf in leaves], 1)
-    shaped = [part.reshape(leaf.shape) for part, leaf in zip(parts, leaves, strict=True)]
-    return pytree.tree_unflatten(shaped, tree)
 
 
 def _gradient_costs(

@@ -14,6 +14,7 @@ RunningOn = Literal["helps", "hurts", "changes nothing", "unknown"]
 _ALIKE = 0.99  # agreement that counts as the same decisions
 _SOLVED = 0.95  # share of samples, alike in all decisions, of a loop that does not matter
 _NEARLY = 0.9  # agreement with the long run, from which an unlabeled loop may be run to its rest
+_WORST = -1e30  # quality of what is not finite
 _FLAT = 0.25  # points of quality within which two counts are equally good
 _LOSS = 2.0  # points of quality that running on must lose to hurt
 
@@ -63,14 +64,11 @@ class _Qualities:
 
     def __init__(self, run: Recording, counted: Tensor) -> None:
         rows = counted.cpu()
-        several = torch.stack([value.cpu()[rows] for value, _ in run.quality]).nan_to_num(
-            nan=-1e30, neginf=-1e30
-        )
+        several = torch.stack([value.cpu()[rows] for value, _ in run.quality])
+        several = several.nan_to_num(nan=_WORST, neginf=_WORST)
         weights = run.quality[0][1].cpu()[rows]
-        inside = bool(((several >= 0) & (several <= 1)).all()) or not run.correct
-        bounded = inside and bool((several <= 1).all())
-        middle = several[len(several) // 2]
-        unit = 1.0 if bounded or run.correct else float(middle.std()) or 1.0
+        shares = bool((several <= 1).all())  # as all but scores in units of their own are
+        unit = 1.0 if shares else float(several[len(several) // 2].std()) or 1.0
         self.weights = weights / weights.mean().clamp_min(1e-300)
         self.points = 100 * several / unit
         self.means = (self.points * self.weights).mean(1).tolist()
