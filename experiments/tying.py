@@ -11,12 +11,14 @@ from experiments.drawing import new_row
 from experiments.experiment import Experiment, experiment, grid
 
 POWERS = {"constant": 0.0, "root": -0.5, "inverse": -1.0}  # of the step size, in N
+_SAID = {"constant": "$1$", "root": "$1/\\sqrt{N}$", "inverse": "$1/N$", "DEQ": "DEQ"}
+_SAID |= {1: "tied", 0: "untied"}
 
 
 @cache
-def _digits(samples: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Handwritten digits of norm 1, in random order, with labels."""
-    data = shoal.data.load("digits")
+def _images(samples: int, seed: int, name: str = "digits") -> tuple[Tensor, Tensor]:
+    """Images of norm 1, in random order, with labels."""
+    data = shoal.data.load(name)
     order = torch.randperm(len(data.x), generator=torch.Generator().manual_seed(seed))[:samples]
     x = torch.nn.functional.normalize(data.x[order].double().flatten(1), dim=1)
     return x, data.y[order].long()
@@ -44,20 +46,21 @@ def _lines(axes, results, name, labels=("law", "tied")):
     """One line for each law and kind of weights, against the number of iterations."""
     groups = {}
     for result in results:
-        label = ", ".join(str(result.point[key]) for key in labels if key in result.point)
+        label = ", ".join(_SAID.get(result.point[key], "") for key in labels)
         value = float(np.nanmean(result.arrays[name]))
         groups.setdefault(label, []).append((result.point["steps"], value))
     for label, line in groups.items():
         axes.plot(*zip(*sorted(line), strict=True), "o-", label=label)
     axes.set_xscale("log", base=2)
     axes.set_xlabel("iterations $N$")
-    axes.legend(fontsize="small")
+    axes.legend(title=r"$\varepsilon$, weights", fontsize="small")
 
 
 @experiment("shoal", "tying")
 class Tying(_Loops):
     """Kernels of tied and untied streams against the number of iterations."""
 
+    activation: str = "erf"
     steps: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
     width: int = 512
     normalization: str | None = None
@@ -67,7 +70,7 @@ class Tying(_Loops):
         return grid(law=POWERS, tied=(1, 0), steps=self.steps)
 
     def compute(self, point, seed, device):
-        loop, (x, _) = self.loop(point), _digits(2, 0)
+        loop, (x, _) = self.loop(point), _images(2, 0)
         exact = shoal.kernel(loop, x[:1].to(device))
         net = shoal.build(
             loop, in_features=64, width=self.width, seed=seed, dtype=torch.float64, device=device
@@ -110,17 +113,19 @@ class Transfer(_Loops):
     """Training losses of tied loops by gradient descent, against its step size."""
 
     steps: tuple[int, ...] = (2, 4, 8, 16, 32)
-    rates: tuple[float, ...] = tuple(2.0**k for k in range(-4, 9))
+    rates: tuple[float, ...] = tuple(2.0**k for k in range(-16, 3))
+    activation: str = "erf"
+    normalization: str | None = None
     width: int = 256
-    samples: int = 128
+    samples: int = 64
     descent: int = 30  # steps of gradient descent
-    small = dict(steps=(2, 8), rates=(1.0, 8.0, 64.0), width=32, samples=64, descent=5)
+    small = dict(steps=(2, 8), rates=(0.25, 1.0, 4.0), width=32, samples=64, descent=5)
 
     def points(self):
         return grid(law=POWERS, steps=self.steps)
 
     def compute(self, point, seed, device):
-        x, y = _digits(self.samples, 1)
+        x, y = _images(self.samples, 1)
         x, target = x.float().to(device), torch.eye(10)[y].to(device)
         losses = []
         for rate in self.rates:
@@ -150,9 +155,11 @@ class Transfer(_Loops):
                 if result.point["law"] == law:
                     axes.plot(self.rates, result.arrays["losses"], label=f"{result.point['steps']}")
             axes.set_xscale("log", base=2)
-            axes.set_ylim(0, 0.6)
+            axes.set_yscale("log")
+            axes.set_ylim(0.1, 1000)
             axes.set_xlabel("learning rate")
-            axes.set_title(f"step scale {law}")
+            axes.set_title(r"$\varepsilon = $ " + _SAID[law])
+        several[0].set_ylabel("training loss")
         several[0].legend(title="$N$", fontsize="small")
         return figure
 
@@ -164,14 +171,16 @@ class LoopKernels(_Loops):
     steps: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
     samples: int = 1000
     activation: str = "relu"
-    small = dict(steps=(1, 4), samples=100)
+    datasets: tuple[str, ...] = ("digits", "fashion-mnist")
+    small = dict(steps=(1, 4), samples=100, datasets=("digits",))
 
     def points(self):
-        deq = [{"law": "DEQ", "tied": 1, "steps": n} for n in self.steps]
-        return [*grid(law=("inverse", "root"), tied=(1, 0), steps=self.steps), *deq]
+        pairs = [("inverse", 1), ("root", 1), ("root", 0), ("DEQ", 1)]
+        every = [grid(data=self.datasets, law=(k,), tied=(t,), steps=self.steps) for k, t in pairs]
+        return [point for several in every for point in several]
 
     def compute(self, point, seed, device):
-        x, y = _digits(self.samples, 2)
+        x, y = _images(self.samples, 2, point["data"])
         arch = shoal.DEQ(self.activation, 0.5, 1.0) if point["law"] == "DEQ" else self.loop(point)
         fit = shoal.kernel_regression(arch, x.to(device), y.to(device))
         return {"error": 1 - float(fit.loo().accuracy)}
@@ -179,11 +188,18 @@ class LoopKernels(_Loops):
     def summarize(self, results):
         errors = {}
         for result in results:
-            errors.setdefault(result.point["law"], []).append(float(result.arrays["error"]))
-        return {f"error_{law}": float(np.mean(found)) for law, found in errors.items()}
+            weights = "" if result.point["law"] == "DEQ" else f"_{_SAID[result.point['tied']]}"
+            name = f"{result.point['data']}_{result.point['law']}{weights}"
+            errors.setdefault(name, []).append(float(result.arrays["error"]))
+        spread = {
+            f"{name}_{end.__name__}": end(e) for name, e in errors.items() for end in (min, max)
+        }
+        return dict(sorted(spread.items()))
 
     def plot(self, results):
-        figure, (axes,) = new_row(5.6, 4.2, 1)
-        _lines(axes, results, "error")
-        axes.set_ylabel("leave-one-out error")
+        figure, several = new_row(5.0 * len(self.datasets), 4.2, len(self.datasets))
+        for axes, name in zip(several, self.datasets, strict=True):
+            _lines(axes, [r for r in results if r.point["data"] == name], "error")
+            axes.set_ylabel("leave-one-out error")
+            axes.set_title(name)
         return figure

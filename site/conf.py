@@ -82,6 +82,7 @@ Coming from neural-tangents <coming-from-neural-tangents>
 Coming from GPyTorch <coming-from-gpytorch>
 The NTK of my module <ntk-of-my-module>
 Kernels <kernels>
+What tying does <tying>
 Images <images>
 Mixtures <mixtures>
 Equivalents <equivalents>

@@ -108,7 +108,10 @@ class GPyTorchKernel(Kernel):  # type: ignore[misc]
         image_shape: Sequence[int] | None = None,
     ) -> None:
         self.has_lengthscale = ard_num_dims is not None  # which the constructor below asks for
-        _check_lengthscales(ard_num_dims, lengthscale_prior, lengthscale_constraint)
+        if ard_num_dims is not None:
+            integer("ard_num_dims", ard_num_dims, at_least=1)
+        elif lengthscale_prior is not None or lengthscale_constraint is not None:
+            raise ValueError("ard_num_dims must be given where length scales are, got None")
         super().__init__(
             ard_num_dims=ard_num_dims,
             batch_shape=torch.Size(batch_shape or ()),
@@ -124,15 +127,16 @@ class GPyTorchKernel(Kernel):  # type: ignore[misc]
         self.trainable = architecture.check_trainable(trainable)
         self.width = width
         self._initial = architecture
-        scaled = ("input_variance",) if self.has_lengthscale else ()
-        default = tuple(name for name in architecture.variances if name not in scaled)
-        self.learned = _names("learn", learn, architecture.variances, default)
-        given, chosen = dict(constraints or {}), dict(priors or {})
-        _names("constraints", given, self.learned)
-        _names("priors", chosen, self.learned)
+        variances, constraints, priors = architecture.variances, constraints or {}, priors or {}
+        if learn is None:
+            scaled = "input_variance" if self.has_lengthscale else None
+            learn = [name for name in variances if name != scaled]
+        self.learned = _names("learn", learn, variances)
+        _names("constraints", constraints, self.learned)
+        _names("priors", priors, self.learned)
         for name in self.learned:
-            constraint = given.get(name) or _default(architecture, name)
-            self._learn(name, constraint, chosen.get(name))
+            constraint = constraints.get(name) or _default(architecture, name)
+            self._learn(name, constraint, priors.get(name))
 
     def _learn(self, name: str, constraint: Interval, prior: Prior | None) -> None:
         """Make a variance a parameter."""
@@ -267,13 +271,6 @@ class GPyTorchKernel(Kernel):  # type: ignore[misc]
         return stacked.movedim(tuple(range(len(own))), tuple(range(outer, len(shape))))
 
 
-def _check_lengthscales(number: int | None, prior: object, constraint: object) -> None:
-    if number is not None:
-        integer("ard_num_dims", number, at_least=1)
-    elif prior is not None or constraint is not None:
-        raise ValueError("ard_num_dims must be given where length scales are, got None")
-
-
 def _inside(constraint: Interval, value: Tensor) -> bool:
     """Whether all values lie strictly within the bounds."""
     low, high = constraint.lower_bound.to(value), constraint.upper_bound.to(value)
@@ -285,15 +282,8 @@ def _between(constraint: Interval) -> str:
     return f"between {float(low.max()):g} and {float(high.min()):g}"
 
 
-def _names(
-    argument: str,
-    given: Iterable[str] | None,
-    options: tuple[str, ...],
-    default: tuple[str, ...] = (),
-) -> tuple[str, ...]:
+def _names(argument: str, given: Iterable[str], options: tuple[str, ...]) -> tuple[str, ...]:
     """The given names, or an error that lists all."""
-    if given is None:
-        return default
     names = items(argument, given, "a collection of names")
     if names and not options:
         raise ValueError(

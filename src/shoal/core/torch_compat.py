@@ -365,10 +365,15 @@ def without_forward_mode() -> AbstractContextManager[Any]:
 def without_fused_attention() -> Iterator[None]:
     """Where attention is made of products, which can be differentiated twice and in forward mode.
 
-    PyTorch's fused attention cannot.
+    PyTorch's fused attention cannot, nor the fast path of its multi-head attention.
     """
-    with sdpa_kernel(SDPBackend.MATH):
-        yield
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
 
 
 def in_forward_mode() -> bool:

@@ -37,7 +37,7 @@ _CHECKS = 5
 _SHARED = 4  # pairs of a variance from which on they are grouped
 _LAYER = 2.0  # width of the layers at the ends of the angle, times the largest standard deviation
 _BISECTIONS = 60
-_BLOCK = 1 << 15  # points that are evaluated together
+_BLOCK = 1 << 13  # points that are evaluated together: their products stay in the cache
 
 
 @dataclass(frozen=True, eq=False)

@@ -124,7 +124,7 @@ class Blocks:
                     _clenshaw(series[q][:, i], weights[q][:, j], place, matrix[i, j])
         least, most = torch.aminmax(cosine)
         seen = float(least), float(most)
-        return EvaluatedBlock(lambda: not surface.knows(seen))
+        return EvaluatedBlock(lambda: not surface.covers(seen))
 
     def mirror(self, matrix: Tensor, rows: slice) -> None:
         """Copy what a strip of rows of a square matrix has above the diagonal to below it."""

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from shoal.activations import Activation
 from shoal.architectures import (
     Architecture,
     ImageArchitecture,
@@ -85,13 +84,6 @@ class KernelFunction:
     def layers(self) -> Layers:
         """The cells, with the values of the architecture."""
         return _layers(self.architecture, self.width)
-
-    @property
-    def activations(self) -> tuple[Activation, ...]:
-        """The activations of all cells."""
-        if not self.architecture.layered:
-            return self.architecture.cell_activations
-        return tuple(cell.activation for cell in self.layers.cells)
 
     @in_standard_settings
     def __call__(self, a: Tensor | float, b: Tensor | float, c: Tensor | float) -> Kernels:

@@ -35,7 +35,6 @@ _LOGGER = logging.getLogger(__name__)
 Upstream = Sequence[Tensor | None]  # gradients of both kernels; None where one does not count
 
 _PAIRS = 1 << 14  # pairs that are differentiated together
-_FEW_TANGENTS = 1 << 13  # pairs whose tangents are cheaper one by one than by a surface
 
 
 Pull = Callable[[Upstream, Sequence[str]], tuple[list[Tensor], Sequence[float]]]
@@ -97,7 +96,7 @@ def variance_tangents(
                 [0.1863, 0.5556]], dtype=torch.float64)
     """
     names, inputs = tuple(names), Inputs(checked_samples("x", x))
-    plan = Plan.of(function, inputs, inputs, few_pairs=_FEW_TANGENTS)
+    plan = Plan.of(function, inputs, inputs, few_pairs=FEW_PAIRS)
     matrix = _Derivatives(plan, names)
     result = x.new_zeros(len(names), 2, len(inputs), len(inputs))
     for strip in plan.strips(None):

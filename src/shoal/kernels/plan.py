@@ -275,7 +275,7 @@ def check_overflow(rows: Tensor, columns: Tensor, dtype: torch.dtype) -> None:
     """Refuse kernels if the bound of their entries, by both diagonals, is beyond a dtype."""
     largest = float(rows.abs().max()) ** 0.5 * float(columns.abs().max()) ** 0.5
     if not largest <= torch.finfo(dtype).max:
-        raise AccuracyError(f"the kernel of these inputs overflows {dtype}")
+        raise AccuracyError(f"the kernel of these inputs overflows {dtype}: scale them down")
 
 
 def _pairs(left: Inputs, right: Inputs) -> int:

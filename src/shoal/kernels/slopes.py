@@ -201,7 +201,7 @@ def _pairs_apart(
 
 def _smooth(function: KernelFunction) -> bool:
     """Whether no activation has kinks: derivatives in c are finite and continuous at all angles."""
-    return not any(phi.kinks for phi in function.activations)
+    return not any(phi.kinks for phi in function.architecture.cell_activations)
 
 
 def _nonzero_norms(plan: Plan, i: Tensor, j: Tensor) -> tuple[Tensor, Tensor]:

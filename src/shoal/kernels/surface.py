@@ -92,8 +92,8 @@ class Surface:
         low, high = self.angles
         return max(math.cos(high), CLOSE - 1), min(math.cos(low), 1 - CLOSE)
 
-    def knows(self, cosines: Span) -> bool:
-        """Whether it knows all from the least to the largest of some cosines."""
+    def covers(self, cosines: Span) -> bool:
+        """Whether it covers all from the least to the largest of some cosines."""
         return self.cosines[0] <= cosines[0] and cosines[1] <= self.cosines[1]
 
     def features(self, norm: Tensor) -> Tensor:
@@ -437,7 +437,7 @@ def chosen_surface(
 
 def _has_kinks(function: KernelFunction) -> bool:
     """Whether an activation is not analytic, so that kernels change fast next to 0 and π."""
-    return any(bool(breaks(phi, reach(phi))) for phi in function.activations)
+    return any(bool(breaks(phi, reach(phi))) for phi in function.architecture.cell_activations)
 
 
 def common_norm(function: KernelFunction, norms: Tensor, dtype: torch.dtype) -> float | None:

@@ -333,5 +333,5 @@ def _entries(gradient: Tensor | None, i: Tensor, j: Tensor, *, symmetric: bool) 
 def _finite(values: Tensor, dtype: torch.dtype) -> Tensor:
     """Values, if a dtype has them."""
     if not bool(values.to(dtype).isfinite().all()):
-        raise AccuracyError(f"the kernel of these images overflows {dtype}")
+        raise AccuracyError(f"the kernel of these images overflows {dtype}: scale them down")
     return values
