@@ -32,7 +32,7 @@ _AGREEMENT = 1e-8  # ... relative to the mean squares
 _NODES, _PANEL = 16, 1.2  # nodes of a panel, and its width in the logarithm of the angle
 _LEAST = 1e-20  # an angle of zero
 _TINY, _FARTHEST = 1e-150, 100.0  # a standard deviation of zero; where densities are zero
-_BLOCK = 1 << 19  # numbers that are formed together
+_BLOCK = 1024  # pairs that are integrated together
 
 
 def closed_form(phi: Activation) -> ClosedForm | None:
@@ -164,20 +164,21 @@ class BrokenLine(ClosedForm):
 
     def _at(self, a: Tensor, b: Tensor, near: Tensor, obtuse: Tensor) -> Tensor:
         """The same at acute angles or their supplements, whose digits are all kept."""
-        least = min(1.0, float(near.min())) if len(near) else 1.0
-        count = math.ceil(math.log(math.pi / 2 / max(least, _LEAST)) / _PANEL)
-        step, found = max(1, _BLOCK // (count * _NODES)), a.new_empty(2, len(a))
+        found = a.new_empty(2, len(a))
         for narrow in (True, False):
-            for some in (self._narrow(torch.minimum(a, b)) == narrow).nonzero()[:, 0].split(step):
+            here = (self._narrow(torch.minimum(a, b)) == narrow).nonzero()[:, 0]
+            if not len(here):
+                continue
+            for some in here[near[here].argsort()].split(_BLOCK):  # small angles need more nodes
                 block = a[some], b[some], near[some], obtuse[some]
-                found[:, some] = self._block(*block, count, narrow=narrow)
+                found[:, some] = self._block(*block, narrow=narrow)
         return found
 
-    def _block(
-        self, a: Tensor, b: Tensor, near: Tensor, obtuse: Tensor, count: int, *, narrow: bool
-    ) -> Tensor:
+    def _block(self, a: Tensor, b: Tensor, near: Tensor, obtuse: Tensor, *, narrow: bool) -> Tensor:
+        """Both duals at ascending angles."""
         (mean, slope), (other, other_slope) = self.means(a), self.means(b)
         near = near.clamp(min=_LEAST)
+        count = max(1, math.ceil(math.log(math.pi / 2 / float(near[0])) / _PANEL))
         # from the right angle to the nearer end, in log θ; beyond it, S at π - θ
         nodes, weights = (t.to(a) for t in gauss_legendre(_NODES))
         share = (
