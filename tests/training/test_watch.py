@@ -325,7 +325,7 @@ def test_outputs_of_any_kind_come_with_their_loss():
         ({"y": torch.ones(3, 2).double()}, ValueError, "the same samples"),
         ({"y": torch.ones(7, 3).double()}, ValueError, "the shape of the outputs"),
         ({"y": torch.full((7, 2), torch.nan)}, ValueError, "y must be finite"),
-        ({"gram": {"nothing"}}, ValueError, "chosen from the parameters"),
+        ({"gram": {"nothing"}}, ValueError, "trainable must name parameters"),
         ({"gram": "0"}, TypeError, "gram"),
         ({"promises": {"peace"}}, ValueError, "promises must be one of"),
         ({"on_violation": "stop"}, ValueError, "on_violation must be one of"),

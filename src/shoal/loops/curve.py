@@ -39,6 +39,7 @@ class Curve:
 
     Attributes:
         steps: Numbers of iterations.
+        quality: ``"accuracy"``, ``"explained variance"`` or ``"score"``, whatever ``accuracy`` is.
         agreement: Share of decisions that are those after the trained count.
         sample_agreement: Share of samples with all decisions as after the trained count.
         settled: Share of decisions that are those after the most iterations, and that have not
@@ -52,6 +53,7 @@ class Curve:
     """
 
     steps: tuple[int, ...]
+    quality: str
     agreement: tuple[Share, ...]
     sample_agreement: tuple[Share, ...]
     settled: tuple[Share, ...]
@@ -72,6 +74,7 @@ class Recording:
 
     Attributes:
         grid: Numbers of iterations that decisions and qualities are kept of.
+        quality_name: Name of the quality.
         decisions: Decisions at the grid.
         quality: Quality of each sample at the grid, with its weight; empty without labels.
         correct: Whether all decisions of a sample are correct, at the grid.
@@ -89,6 +92,7 @@ class Recording:
     """
 
     grid: tuple[int, ...]
+    quality_name: str = ""
     decisions: list[Tensor] = field(default_factory=list)
     quality: list[tuple[Tensor, Tensor]] = field(default_factory=list)
     correct: list[Tensor] = field(default_factory=list)
@@ -126,6 +130,8 @@ class Quality:
         self.labels = None if y is None else decisions.labels(y, like)
         self.known = score is not None or y is not None
         self.classes = self.labels is not None and decisions.kind != "value"
+        targets = "explained variance" if score is None else "score"
+        self.name = "accuracy" if self.classes else targets
 
     def __call__(self, output: Any, found: Tensor) -> tuple[Tensor, Tensor]:
         """Return the quality of each sample, and its weight in the mean."""
@@ -193,7 +199,7 @@ def record(
         rows = some_entries(output)
         if quality is None:
             quality = make_quality(found)
-            run.counted = quality.counted(found)
+            run.counted, run.quality_name = quality.counted(found), quality.name
         _note_changes(run, before, found, decisions, n)
         if run.recent:
             run.moves.append(torch.linalg.vector_norm(rows - run.recent[-1], dim=1))
@@ -270,6 +276,7 @@ def curve_of(
     size = run.state_norms[trained - 1]
     return Curve(
         run.grid,
+        run.quality_name,
         tuple(decision_share(one, mask) for one in same),
         tuple(decision_share((one | ~mask).all(1, keepdim=True)) for one in same),
         tuple(decision_share(one, mask) for one in last),

@@ -12,11 +12,12 @@ from shoal.loops.loop import Loop
 from shoal.loops.verdict import Matters, RunningOn
 
 _GROWN = 2.0  # growth of the state that is worth a word
+_FAR_OFF = -10.0  # explained variance that is no percentage any more
 _RUNNING = {
     "helps": "more iterations than the trained count help",
     "hurts": "running on makes the output worse",
     "changes nothing": "running on changes nothing",
-    "unknown": "only labels can tell whether running on helps",
+    "unknown": "{} cannot tell whether running on helps",
 }
 
 
@@ -164,7 +165,7 @@ class Diagnosis:
         if self.trained is not None:
             lines["agreement with the model as it runs"] = (curve.agreement, COLORS[0])
         if curve.accuracy is not None:
-            lines[_quality_name(curve)] = (curve.accuracy, COLORS[1])
+            lines[curve.quality] = (curve.accuracy, COLORS[1])
         for label, (column, color) in lines.items():
             low, high = ([getattr(one, end) for one in column] for end in ("low", "high"))
             axes.plot(curve.steps, [one.value for one in column], "o-", ms=3.5, color=color,
@@ -224,7 +225,7 @@ def verdict_of(found: Diagnosis) -> str:
         numbers = ", ".join(
             f"{_number(curve, curve.accuracy[curve.at(n)])} after {n}" for n in counts
         )
-        facts = f"{_quality_name(curve)} is {numbers}"
+        facts = f"{curve.quality} is {numbers}"
     else:
         column = curve.settled if found.trained is None else curve.agreement
         whole = "the long run" if found.trained is None else "the model as it runs"
@@ -236,17 +237,16 @@ def verdict_of(found: Diagnosis) -> str:
         missing = len(found.samples) - found.equilibrium.solved
         if missing:
             output += f"; no equilibrium was found for {counted(missing, 'sample')}"
+    tellers = "decisions without labels" if curve.accuracy is None else "these samples"
     no_loop = "; one iteration is as good within a point" if found.loop_matters == "no" else ""
-    on = "" if last == found.trained else f"; {_RUNNING[found.running_on]}"
+    on = "" if last == found.trained else "; " + _RUNNING[found.running_on].format(tellers)
     return f"{run}: {facts}{no_loop}{on}; {output}."
 
 
-def _quality_name(curve: Curve) -> str:
-    return "accuracy" if curve.sample_accuracy is not None else "score"
-
-
 def _number(curve: Curve, one: Share) -> str:
-    return f"{one.value:.1%}" if curve.sample_accuracy is not None else f"{one.value:.4g}"
+    if curve.quality == "score" or one.value < _FAR_OFF:
+        return f"{one.value:.4g}"
+    return f"{one.value:.1%}"
 
 
 def _curve_rows(found: Diagnosis) -> list[Row]:
@@ -262,7 +262,7 @@ def _curve_rows(found: Diagnosis) -> list[Row]:
             ends = f"{_number(curve, one._replace(value=one.low))} to " + _number(
                 curve, one._replace(value=one.high)
             )
-            value = f"{_quality_name(curve)} {_number(curve, one)} ({ends}), {value}"
+            value = f"{curve.quality} {_number(curve, one)} ({ends}), {value}"
         if curve.sample_accuracy is not None:
             words.append(f"{curve.sample_accuracy[k].value:.1%} of samples all correct")
         marks = [w for n, w in ((found.trained, "trained"), (found.stop_at, "stop")) if n == steps]
@@ -271,7 +271,7 @@ def _curve_rows(found: Diagnosis) -> list[Row]:
 
 
 def _trial_row(trial: Trial) -> Row:
-    score = "" if trial.accuracy is None else f"score {trial.accuracy:.4g}, "
+    score = "" if trial.accuracy is None else f"quality {trial.accuracy:.4g}, "
     return Row(
         trial.name, f"{score}{1e3 * trial.seconds:.3g} ms", f"agrees in {trial.agreement:.1%}"
     )

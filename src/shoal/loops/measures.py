@@ -4,18 +4,19 @@ from typing import Any
 
 import torch
 
-from shoal.core.torch_compat import pytree
+from shoal.loops.curve import Quality, record
 from shoal.loops.decisions import Decision, decisions_of
-from shoal.loops.loop import Loop, rows_of
+from shoal.loops.loop import Loop
 from shoal.networks.modules import evaluating
 
 
 class LoopMeasures:
     """Numbers of a loop with the present weights, such as for ``Watch(..., also=...)``.
 
-    Each call returns ``"iterations"``, the mean number of iterations up to the last that changes a
-    decision of a sample; ``"agreement"`` of the decisions after the trained count and after twice
-    as many; and ``"growth"`` of the state between the two.
+    Each call runs the loop to twice its trained count. It returns ``"iterations"``, the mean number
+    of iterations up to the last that changes a decision of a sample; ``"agreement"`` of the
+    decisions after the trained count and after twice as many; and ``"growth"`` of the state between
+    the two.
 
     Args:
         loop: The loop; that of :func:`find_loop` follows the weights of its model.
@@ -39,26 +40,19 @@ class LoopMeasures:
     @torch.no_grad()
     def __call__(self) -> dict[str, float]:
         """Run the loop to twice its count."""
-        most = 2 * self.steps if self.loop.max_steps is None else self.loop.max_steps
-        most = min(2 * self.steps, most)
+        most = min(2 * self.steps, self.loop.max_steps or 2 * self.steps)
         with evaluating(torch.nn.ModuleList(self.loop.modules)), torch.random.fork_rng():
             torch.manual_seed(0)
-            state, context = self.loop.begin(*self.inputs)
-            outputs, norms = [], []
-            for n in range(most):
-                state = self.loop.step(state, context, n)
-                outputs.append(pytree.tree_map(torch.clone, self.loop.head(state, context)))
-                norms.append(torch.linalg.vector_norm(rows_of(state).double(), dim=1))
-        decisions = decisions_of(outputs[self.steps - 1], decision=self.decision)
-        found = [decisions(output) for output in outputs]
-        last = torch.ones(len(norms[0]))
-        for n in range(2, self.steps + 1):
-            changed = (~decisions.same(found[n - 2], found[n - 1])).any(1).cpu()
-            last = torch.where(changed, n, last)
-        same = decisions.same(found[self.steps - 1], found[-1]).double().mean()
-        growth = (norms[-1] / norms[self.steps - 1]).median()
+            output = self.loop.run(*self.inputs, steps=self.steps)
+            decisions = decisions_of(output, decision=self.decision)
+            torch.manual_seed(0)
+            run = record(
+                *(self.loop, self.inputs, (self.steps, most), decisions),
+                lambda found: Quality(decisions, None, None, found),
+            )
+        same = decisions.same(run.decisions[0], run.decisions[-1])
         return {
-            "iterations": float(last.double().mean()),
-            "agreement": float(same),
-            "growth": float(growth),
+            "iterations": float(run.last_change.clamp_min(1).double().mean()),
+            "agreement": float(same.double().mean()),
+            "growth": float((run.state_norms[-1] / run.state_norms[self.steps - 1]).median()),
         }

@@ -90,14 +90,14 @@ def _by_quality(quality: _Qualities, curve: Curve, trained: int | None) -> Choic
     stop = _place(good, own, len(grid))
     if own is not None and own not in good:
         gained, certain = quality.gain(own, stop)
-        stop = stop if certain or gained > 1 else own
+        stop = stop if certain or (gained > 1 and abs(stop - own) == 1) else own
     gained, certain = quality.gain(0, stop)
     lost, lost_certainly = quality.gain(len(grid) - 1, stop)
     running: RunningOn = "changes nothing"
     if lost > _LOSS and lost_certainly:
         running = "hurts"
-    elif own is not None and stop > own and quality.means[stop] > quality.means[own] + 1:
-        running = "helps"
+    elif own is not None and best > quality.means[own] + 1 and good[-1] > own:
+        running = "helps" if stop > own and quality.gain(own, stop)[1] else "unknown"
     by_loop, by_loop_certainly = quality.gain(0, own if own is not None else stop)
     matters: Matters
     if by_loop < -_LOSS and by_loop_certainly:
