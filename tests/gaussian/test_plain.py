@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from shoal import DEQ, design
 from shoal.activations import ELU, GELU, HardTanh, Softplus, Tanh
 from shoal.gaussian import dual, dual_derivative, hermite, moments, plain
 
@@ -26,3 +27,12 @@ def test_duals(phi, error, a, b, rho):
     assert abs(float(dual(phi, a, b, c) - plain.dual(phi, a, b, c))) <= error
     slopes = dual_derivative(phi, a, b, c) - plain.dual(phi, a, b, c, order=1)
     assert abs(float(slopes)) <= error
+
+
+@pytest.mark.parametrize("cosine", [-0.99, -0.5, 0.3, 0.96])
+def test_duals_of_many_pieces(cosine):
+    """Power series in the cosine serve the activations of designs at one variance."""
+    phi = design(DEQ("erf", 0.2, 0.8), method="sphere").architecture.activations[0]
+    assert abs(float(dual(phi, 1.0, 1.0, cosine) - plain.dual(phi, 1.0, 1.0, cosine))) <= 1e-11
+    slopes = dual_derivative(phi, 1.0, 1.0, cosine) - plain.dual(phi, 1.0, 1.0, cosine, order=1)
+    assert abs(float(slopes)) <= 1e-11

@@ -212,8 +212,14 @@ def test_bad_input() -> None:
     with pytest.raises(ValueError, match="step_scale"):
         LoopedNetwork("tanh", 2, -0.5)
     zero = torch.zeros(2, 3, dtype=torch.float64)
+    net = build(LoopedNetwork("tanh", 2, 0.5), in_features=3, width=4, dtype=torch.float64)
+    assert net(zero).abs().max() == 0  # a state of zero stays zero
     with pytest.raises(ValueError, match="inputs must not be zero"):
         kernel(LoopedNetwork("tanh", 2, 0.5), zero)
+    for some in (LoopedNetwork("relu", 600, 1.0, state_scale=2.0), LOOPS[0]):
+        far = inputs() if some.steps == 600 else 1e100 * inputs()
+        with pytest.raises(shoal.AccuracyError, match="beyond what can be normalized"):
+            kernel(some, far)
     with pytest.raises(shoal.AccuracyError, match="overflow"):
         kernel(LoopedNetwork("relu", 400, 10.0, state_scale=10.0, normalization=None), inputs())
     with pytest.raises(TypeError, match="center=False"):

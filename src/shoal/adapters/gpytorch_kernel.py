@@ -11,7 +11,7 @@ from torch import Tensor
 
 from shoal.activations import Activation
 from shoal.adapters.networks import as_images, recurrent_limit
-from shoal.architectures import Architecture
+from shoal.architectures import Architecture, ImageArchitecture, ImplicitArchitecture
 from shoal.core.checks import float_tensor, integer, items, known_tensor, one_of, shown
 from shoal.kernels import kernel
 from shoal.kernels.function import chosen_kernels
@@ -296,6 +296,7 @@ def _default(architecture: Architecture, name: str) -> Interval:
     """The constraint that an architecture asks for."""
     activation = getattr(architecture, "activation", None)
     limit = math.inf
-    if name == "recurrent_variance" and isinstance(activation, Activation):
+    equilibrium = isinstance(architecture, ImplicitArchitecture | ImageArchitecture)
+    if name == "recurrent_variance" and equilibrium and isinstance(activation, Activation):
         limit = recurrent_limit(activation)
     return GreaterThan(0.0) if limit == math.inf else Interval(0.0, limit)

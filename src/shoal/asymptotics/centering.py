@@ -76,8 +76,9 @@ def centered(architecture: A, input_norm: float) -> A:
         )
     if isinstance(architecture, LoopedNetwork):
         raise TypeError(
-            "a LoopedNetwork cannot be centered, since all iterations share one activation; take "
-            "it as it is: center=False for equivalents and spectra"
+            "a LoopedNetwork cannot be centered, and has no design: its one activation sees "
+            "another variance in each iteration. Coefficients, equivalents and spectra take "
+            "center=False"
         )
     if isinstance(architecture, ImageArchitecture):
         raise TypeError(

@@ -16,12 +16,14 @@ from torch import Tensor
 from shoal.activations import Activation
 from shoal.activations.closed_forms import ClosedForm, correlation
 from shoal.activations.names import as_activation
+from shoal.activations.piecewise_polynomial import PiecewisePolynomial
 from shoal.core.caches import cached
 from shoal.core.checks import real
 from shoal.core.exceptions import AccuracyError
 from shoal.core.settings import in_standard_settings
 from shoal.gaussian.closed_forms import BrokenLine, closed_dual, dual_form
 from shoal.gaussian.domain import covariance
+from shoal.gaussian.hermite import hermite
 from shoal.gaussian.mixed import mixed_dual
 from shoal.gaussian.moments import derivative_square
 from shoal.gaussian.table import Sections, Table, unit
@@ -32,6 +34,10 @@ Triple: TypeAlias = tuple[Tensor, Tensor, Tensor]
 _FINEST = 1e-13  # what the quadrature guarantees ...
 _TABULATED = 5e-13  # ... and a table
 _BLOCK = 1 << 16  # triples that are evaluated together
+_DEGREE = 1024  # of power series, the rest of which ...
+_WIDE = 0.965  # ... is below rounding at cosines up to this: 0.965¹⁰²⁴ is 1e-16
+_ROUNDING = 1e-14  # by which variances that count as one differ
+_ROWS = 1 << 12  # cosines whose powers are formed together
 _FEW = 16  # triples that are integrated one by one, unless there is a table already
 _NUMBERS = 1 << 21  # of series of pairs that are formed together ...
 _MOST = 1 << 23  # ... and that are kept
@@ -240,9 +246,34 @@ def _evaluate_block(phi: Activation, j: int, k: int, triple: Triple, table: Tabl
         cosine, sine = correlation(x, y, z)
         value[known] = table((max(j, k), min(j, k)), x, y, torch.atan2(sine, cosine))
         others &= ~known
+    if j == k < 2 and isinstance(phi, PiecewisePolynomial):
+        size = (a * b).sqrt()
+        wide = others & ((a - b).abs() <= _ROUNDING * size) & (c.abs() <= _WIDE * size)
+        left = wide.clone()
+        while bool(left.any()):  # variances that differ by rounding count as one
+            variance = float(size[left][0])
+            some = left & ((size - variance).abs() <= _ROUNDING * variance)
+            value[some] = in_powers(phi, variance, c[some] / size[some], j)
+            left &= ~some
+        others &= ~wide
     if bool(others.any()):
         value[others] = mixed_dual(phi, j, k, a[others], b[others], c[others])
     return value
+
+
+@cached
+def hermite_squares(phi: Activation, variance: float) -> Tensor:
+    r"""The squares of the Hermite coefficients, $D(\rho) = \sum_k c_k^2 \rho^k$."""
+    return hermite(phi, math.sqrt(variance), _DEGREE) ** 2
+
+
+def in_powers(phi: Activation, variance: float, cosine: Tensor, order: int) -> Tensor:
+    """A dual at one variance by its power series, for cosines that are not near 1 or -1."""
+    squares, degrees = hermite_squares(phi, variance), torch.arange(_DEGREE + 1)
+    terms = squares if order == 0 else (degrees * squares)[1:] / variance
+    return torch.cat(
+        [(some[:, None] ** degrees[: len(terms)]) @ terms for some in cosine.split(_ROWS)]
+    )
 
 
 def _mean_squares(phi: Activation, j: int, variance: Tensor) -> Tensor:

@@ -23,12 +23,15 @@ from torch import Tensor
 
 from shoal.activations import Activation
 from shoal.activations.panels import gauss_legendre
+from shoal.activations.piecewise_polynomial import PiecewisePolynomial
 from shoal.core.caches import cached
+from shoal.core.exceptions import AccuracyError
 from shoal.gaussian.closed_forms import BrokenLine, closed_dual, dual_form
+from shoal.gaussian.dual import hermite_squares, in_powers
 from shoal.gaussian.grids import can_grid, grid
 from shoal.gaussian.mixed import mixed_dual_at_angle
 from shoal.gaussian.moments import mean as activation_mean
-from shoal.gaussian.moments import mean_square
+from shoal.gaussian.moments import mean_square, slope_square
 from shoal.kernels.fixed_points import solve
 from shoal.kernels.pairs import loop_variance
 from shoal.kernels.recursions import Loop, OfVectors, Pushed, Scalar
@@ -153,7 +156,18 @@ def _duals(phi: Activation, variance: Tensor) -> Callable[[Tensor], Tensor]:
 
     if closed is not None:
         return in_closed_form
-    return on_grid if can_grid(phi, orders, float(variance)) else in_panels
+    if can_grid(phi, orders, float(variance)):
+        return on_grid
+    if not isinstance(phi, PiecewisePolynomial):
+        return in_panels
+    squares = hermite_squares(phi, float(variance))
+    slopes = torch.arange(len(squares)) * squares
+    missing = float(slope_square(phi, variance)[0] * variance - slopes.sum())
+    if not abs(missing) <= _ODD * float(slopes.sum()):
+        raise AccuracyError(f"{phi!r} has too many pieces for series in the angle")
+    return lambda angle: torch.stack(
+        [in_powers(phi, float(variance), angle.cos(), order) for order in (0, 1)]
+    )
 
 
 def _fit(function: Callable[[Tensor], Tensor], size: float) -> Chebyshev:

@@ -36,6 +36,7 @@ from shoal.kernels.function import KernelFunction, kernels_in
 from shoal.kernels.pairs import Own, Pairs, squares_at
 from shoal.kernels.recursions import Network
 
+_RANGE = 1e-140, 1e140  # variances whose products are numbers
 _BLOCK = 1 << 20  # entries of a table that are formed together
 
 Moments = Callable[[int, Tensor], tuple[Tensor, Tensor]]
@@ -90,6 +91,7 @@ class _Stream:
 
         def moments(n: int, covariance: Tensor) -> tuple[Tensor, Tensor]:
             here = covariance[n if self.tied else 0]
+            self._check_variance(here, n)
             variances.append(here)
             seen = torch.ones_like(here) if self.normalized else here
             if square.requires_grad:
@@ -103,13 +105,8 @@ class _Stream:
             q, t = (torch.cat([o, e, o]) for o, e in zip(others, (value, slope), strict=True))
             return q, t
 
-        embedded = self.input * square + self.bias
-        if self.normalized and not bool((embedded > 0).all()):
-            raise ValueError(
-                "inputs must not be zero for a LoopedNetwork with normalization and without "
-                "biases, got one: its state is zero and cannot be normalized"
-            )
         last = self._last(square, moments)
+        self._check_variance(last[0], self.steps)
         variances.append(last[0])
         return torch.stack(variances), self._output(last, last[0], last[0])
 
@@ -147,12 +144,27 @@ class _Stream:
 
         return self._output(self._last(product, moments), left[-1], right[-1])
 
+    def _check_variance(self, variance: Tensor, steps: int) -> None:
+        """Refuse states that are zero, or so small or large that normalizing them loses digits."""
+        least, most = (float(end) for end in torch.aminmax(variance.detach()))
+        if not self.normalized or (_RANGE[0] < least and most < _RANGE[1]):
+            return
+        if least == 0:
+            raise ValueError(
+                "inputs must not be zero for a LoopedNetwork with normalization, unless it has "
+                f"biases: the state is zero after {steps} iterations and cannot be normalized"
+            )
+        raise AccuracyError(
+            f"the state of the LoopedNetwork has variances from {least:.2g} to {most:.2g} after "
+            f"{steps} iterations, beyond what can be normalized: scale inputs, steps or state_scale"
+        )
+
     def _duals(self, a: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
         """$Q$ and $T/rr'$ at variances and covariances of states."""
         if not self.normalized:
             c = within_bound(a, b, c)
             return dual(self.phi, a, b, c), dual_derivative(self.phi, a, b, c)
-        size, one = (a * b).sqrt(), c.new_ones(())
+        size, one = a.sqrt() * b.sqrt(), c.new_ones(())
         cosine = within_bound(one, one, c / size)
         return dual(self.phi, one, one, cosine), dual_derivative(self.phi, one, one, cosine) / size
 
@@ -191,7 +203,7 @@ class _Stream:
 
     def _output(self, last: Tensor, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
         """CK and NTK, given the covariances at the end and both variances."""
-        ck, tangent = last / (left * right).sqrt() if self.normalized else last
+        ck, tangent = last / (left.sqrt() * right.sqrt()) if self.normalized else last
         return ck, tangent + self.trained["readout"] * ck
 
 

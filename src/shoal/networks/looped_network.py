@@ -72,7 +72,8 @@ class LoopedModule(Network[LoopedNetwork]):
     def _normalized(self, state: Tensor) -> Tensor:
         if self.architecture.normalization is None:
             return state
-        return state * (state.square().mean(1, keepdim=True)).rsqrt()
+        square = state.square().mean(1, keepdim=True)
+        return state * square.clamp(min=torch.finfo(state.dtype).tiny).rsqrt()  # zero stays zero
 
     def _inputs(self, seen: list[Tensor]) -> Tensor:
         """What the recurrent weights see in each iteration; if untied, each has places of its own.
