@@ -21,14 +21,14 @@ from shoal.core.checks import dense_tensor, integer
 class Activation(ABC):
     r"""An activation function $\varphi : \mathbb{R} \to \mathbb{R}$, as an immutable value.
 
-    Subclass it and give ``function``; everything else follows. A subclass may also give
-    ``first_derivative`` (otherwise autograd differentiates ``function``) and ``kink_locations``
-    (otherwise the kinks in $|x| \le 512$ are found). Both are checked against ``function`` when
-    they are first used. Subclasses with parameters are frozen dataclasses.
+    Subclass it and define ``function``; everything else is derived from it. A subclass may also
+    define ``first_derivative`` (by default autograd differentiates ``function``) and
+    ``kink_locations`` (by default the kinks in $|x| \le 512$ are searched for). Both are checked
+    against ``function`` at first use. Subclasses with parameters are frozen dataclasses.
 
-    What is known of $\varphi$ in closed form can be given too: ``closed_form`` (its Gaussian
-    expectations, used by duals and kernels instead of quadrature), ``smoothness`` and ``evaluated``
-    (bounds that certificates use). It is checked as well.
+    Closed forms can be defined too: ``closed_form`` (Gaussian expectations, used by duals and
+    kernels instead of quadrature), ``smoothness`` and ``evaluated`` (bounds for certificates). They
+    are checked as well.
 
     Example:
         >>> import torch

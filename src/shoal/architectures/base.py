@@ -19,11 +19,11 @@ _MOST_LAYERS = 10**5
 
 @dataclass(frozen=True)
 class Architecture(ABC):
-    """The frozen description of a network: how its function is made of its weights.
+    """The frozen description of a network: its function, given its weights.
 
-    Subclasses are final, frozen dataclasses that check their fields when they are made and say of
-    which :meth:`layers` they are. They hold neither weights nor data; the verbs (``build``,
-    ``kernel``, ...) are functions that take them.
+    Subclasses are final, frozen dataclasses. They check their fields on construction and list their
+    :meth:`layers`. They hold neither weights nor data; functions such as ``build`` and ``kernel``
+    accept them as an argument.
     """
 
     @abstractmethod

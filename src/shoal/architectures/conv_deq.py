@@ -19,27 +19,27 @@ class ConvDEQ(ImplicitArchitecture, ConvolutionalArchitecture):
 
     with $m$ channels of as many pixels as the image $x$ has. $A$ (group ``"recurrent"``) and $B$
     (``"input"``) convolve with stride one; their entries are independent, of mean zero and a
-    variance of one divided by the number of pixels of a patch, so that an image of one color
-    with circular padding is what a vector is for a ``DEQ``. The readout (``"readout"``) has
+    variance of one divided by the number of pixels of a patch. An image of one color with circular
+    padding then corresponds to an input vector of a ``DEQ``. The readout (``"readout"``) has
     entries of variance one divided by the number of pixels, for each channel and pixel, or of
     variance one for the mean of each channel. (Networks have parameters of unit variance, which are
-    divided by these roots where they act.) How many pixels, along how many axes, is a matter of the
+    divided by these roots where they act.) The number of pixels and of their axes depends on the
     data.
 
     Args:
         activation: $\phi$.
         recurrent_variance: $\sigma_a^2 \geq 0$.
         input_variance: $\sigma_b^2 \geq 0$.
-        kernel_size: The odd side of a patch in pixels.
-        pooling: ``None`` for a readout of all pixels, ``"average"`` for one of each channel's mean.
-            The kernels of the former need only pairs of equal pixels, those of the latter all.
-        padding: What lies beyond the border: ``"zeros"``, or ``"circular"``, the pixels of the
+        kernel_size: Side of a patch in pixels, an odd number.
+        pooling: ``None`` for a readout of all pixels, ``"average"`` for a readout of each channel's
+            mean. Without pooling, kernels need only pairs of equal pixels; with it, all pairs.
+        padding: Values beyond the border: ``"zeros"``, or ``"circular"``, the pixels of the
             opposite side.
         bias_variance: The variance of a bias per channel (group ``"bias"``); without biases by
             default.
 
     Raises:
-        TypeError: If an argument is not of its kind.
+        TypeError: If an argument has the wrong type.
         ValueError: If a variance is negative, infinite or NaN, ``kernel_size`` not positive and
             odd, or ``pooling`` or ``padding`` unknown.
 

@@ -21,7 +21,7 @@ from shoal.core import checks
 @final
 @dataclass(frozen=True, repr=False)
 class DEQ(ImplicitArchitecture):
-    r"""A deep equilibrium model: a recurrent layer, iterated until nothing changes.
+    r"""A deep equilibrium model: a recurrent layer, iterated until its state converges.
 
     $$z = m^{-1/2} \, \phi(\sigma_a A z + \sigma_b B x), \qquad f(x) = a^\top z
     \qquad \text{(Ling 2024, Definition 2.1)}$$
@@ -29,32 +29,33 @@ class DEQ(ImplicitArchitecture):
     with independent entries of mean zero and unit variance in $A$ (group ``"recurrent"``),
     $B$ (``"input"``) and $a$ (``"readout"``).
 
-    The parametrization says in which scale the weights are drawn and trained. It changes neither
-    the function at initialization nor the conjugate kernel, only the gradients, hence the NTK:
+    The parametrization sets the scale in which the weights are drawn and trained. It changes the
+    gradients, hence the NTK. The function at initialization and the conjugate kernel stay the same:
 
-    - ``"ntk"``: $A, B, a$ are the parameters, as in Ling 2024. A variance of zero switches the
-      weights off for good.
+    - ``"ntk"``: $A, B, a$ are the parameters, as in Ling 2024. With a variance of zero, the weights
+      have no effect and do not train.
     - ``"standard"``: $W = \sigma_a A/\sqrt{m}$, $U = \sigma_b B$ and $a/\sqrt{m}$ are the
       parameters, as in Ling 2023: $Z = \phi(WZ + UX)$ with $Z = \sqrt{m} z$. The NTK then depends
       on the width: it is $m G$ (readout) $+ \, m G M$ (recurrent) $+ \, x^\top x' M$ (input), with
       $G$ the conjugate kernel, $M = \dot E/(1 - \sigma_a^2 \dot E)$ and $\dot E$ the kernel of
-      $\phi'$. A variance of zero only starts the weights at zero; they still train.
+      $\phi'$. With a variance of zero, the weights start at zero and still train.
 
-    With several activations, one turn of the loop passes as many layers, $z = \phi_2(W_2\,
-    \phi_1(\sigma_a A z + \sigma_b B x))$ up to the same scaling: $W_l$ (``"layer<l>"``, from the
-    second on) has entries of mean zero and the variance that ``hidden_variances`` gives. With
-    biases, $b_l$ of variance $\sigma_0^2$ is added to what each activation sees (groups ``"bias"``,
-    ``"bias2"``, ...).
+    With several activations, one iteration applies as many layers,
+    $z = \phi_2(W_2\, \phi_1(\sigma_a A z + \sigma_b B x))$ up to the same scaling: $W_l$
+    (``"layer<l>"``, from the second on) has entries of mean zero and variance
+    ``hidden_variances[l - 2]``. With biases, $b_l$ of variance $\sigma_0^2$ is added to the
+    argument of each activation (groups ``"bias"``, ``"bias2"``, ...).
 
     Args:
         activation: $\phi$, or a sequence $\phi_1, \phi_2, \dots$ for a loop of several layers.
-        recurrent_variance: $\sigma_a^2 \geq 0$; zero makes a network of one hidden layer. Ask
-            ``kernel_guaranteed`` and ``contraction_guaranteed`` whether it is small enough.
-        input_variance: $\sigma_b^2 \geq 0$; zero makes a network that does not see its input: at
-            every $x$ what any DEQ is at $x = 0$.
+        recurrent_variance: $\sigma_a^2 \geq 0$; zero makes a network of one hidden layer. The
+            properties ``kernel_guaranteed`` and ``contraction_guaranteed`` report whether it is
+            small enough.
+        input_variance: $\sigma_b^2 \geq 0$; with zero the output does not depend on the input, and
+            equals that of any DEQ at $x = 0$.
         parametrization: ``"ntk"`` or ``"standard"``.
         bias_variance: $\sigma_0^2 \geq 0$; without biases by default.
-        hidden_variances: Those of $W_2, W_3, \dots$; ones by default.
+        hidden_variances: Variances of the entries of $W_2, W_3, \dots$; ones by default.
 
     Raises:
         TypeError: If the activation is not an ``Activation`` or a variance not a real number.

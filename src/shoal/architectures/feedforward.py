@@ -30,8 +30,9 @@ class FullyConnected(Architecture):
     f(x) = a^\top x^{(L)} \qquad \text{(Ling 2024, Definition 3.6)}$$
 
     with $x^{(0)} = x$ and independent entries of mean zero and unit variance in $W_l$ (group
-    ``"layer<l>"``) and $a$ (``"readout"``). There are no variances: a factor on $W_{l+1}$ is one on
-    $\sigma_l$, or on the inputs for $l = 0$, with the same function and the same NTK.
+    ``"layer<l>"``) and $a$ (``"readout"``). There are no variances: a factor on $W_{l+1}$ is
+    equivalent to one on $\sigma_l$ (on the inputs for $l = 0$), with the same function and the same
+    NTK.
 
     Args:
         activations: $\sigma_1, \dots, \sigma_L$, from the input to the output; any
@@ -39,13 +40,12 @@ class FullyConnected(Architecture):
         normalized: Whether each layer is multiplied by $\sqrt{c_{\sigma_l}}$, where
             $c_\sigma = 1/\mathbb E[\sigma(\xi)^2]$ for a standard Gaussian $\xi$, so that inputs of
             norm 1 keep their norm on average (Du 2018).
-        fixed_readout: Whether $a$ is drawn Rademacher and never trained (Du 2018).
-        norm_gated: Whether the network sees the direction of its input only, and its output is
-            multiplied by the norm: $f(x) = \|x\| \, g(x / \|x\|)$, with $g$ the network above.
-            Both kernels are then $\|x\| \|x'\|$ times a function of the angle, whatever the
-            activations.
-        bias_variance: The variance of a bias $b_l$ (group ``"bias<l>"``) that is added to what each
-            activation sees; without biases by default.
+        fixed_readout: Whether $a$ has Rademacher entries and is never trained (Du 2018).
+        norm_gated: Whether the network receives only the direction of its input, and its output is
+            multiplied by the norm: $f(x) = \|x\| \, g(x / \|x\|)$, with $g$ the network above. Both
+            kernels are then $\|x\| \|x'\|$ times a function of the angle, for all activations.
+        bias_variance: Variance of a bias $b_l$ (group ``"bias<l>"``), which is added to the
+            argument of each activation; without biases by default.
 
     Raises:
         TypeError: If ``activations`` is not a sequence of activations or an option not a bool.
@@ -98,7 +98,7 @@ class FullyConnected(Architecture):
             depth: The number $H \geq 1$ of layers.
 
         Raises:
-            TypeError: If an argument is not of its kind.
+            TypeError: If an argument has the wrong type.
             ValueError: If ``depth`` is not between 1 and 10⁵.
 
         Example:
@@ -130,17 +130,18 @@ class ConvNet(ConvolutionalArchitecture):
 
     $$x^{(l)} = m^{-1/2} \sigma_l(W_l * x^{(l-1)} + b_l), \quad l = 1, \dots, L$$
 
-    It is to a ``FullyConnected`` network what a ``ConvDEQ`` is to a ``DEQ``: the weights $W_l$
-    (group ``"layer<l>"``) convolve with stride one and are divided by the root of the number of
-    pixels of a patch, and the readout (``"readout"``) sees all pixels, or the mean of each channel.
-    Images of one pixel are vectors, if patches have one pixel or padding is circular.
+    The convolutional counterpart of ``FullyConnected``. The weights $W_l$ (group ``"layer<l>"``)
+    convolve with stride one and are divided by the root of the number of pixels of a patch. The
+    readout (``"readout"``) acts on all pixels, or on the mean of each channel. With circular
+    padding or patches of one pixel, an image of one pixel is a vector.
 
     Args:
         activations: $\sigma_1, \dots, \sigma_L$, from the input to the output; any iterable, kept
             as a tuple.
-        kernel_size: The odd side of a patch in pixels.
-        pooling: ``None`` for a readout of all pixels, ``"average"`` for one of each channel's mean.
-        padding: What lies beyond the border: ``"zeros"``, or ``"circular"``, the pixels of the
+        kernel_size: Side of a patch in pixels, an odd number.
+        pooling: ``None`` for a readout of all pixels, ``"average"`` for a readout of each channel's
+            mean.
+        padding: Values beyond the border: ``"zeros"``, or ``"circular"``, the pixels of the
             opposite side.
         normalized: Whether each layer is multiplied by $\sqrt{c_{\sigma_l}}$, as in
             ``FullyConnected``.
@@ -148,7 +149,7 @@ class ConvNet(ConvolutionalArchitecture):
             default.
 
     Raises:
-        TypeError: If an argument is not of its kind.
+        TypeError: If an argument has the wrong type.
         ValueError: If there is no activation, ``kernel_size`` is not positive and odd, ``pooling``
             or ``padding`` unknown, or ``bias_variance`` negative, infinite or NaN.
 

@@ -20,19 +20,18 @@ class ImplicitNetwork(ImplicitArchitecture):
     (``"input"``), Rademacher $u$ (``"readout"``) and $v$ (``"skip"``). The theory is
     for inputs of norm 1, no two of them parallel.
 
-    It is no chain or loop of cells. A cell sees Gaussian arguments, and their covariance tells all.
-    Here the features $\phi$ enter the equilibrium unit by unit, by no random matrix, so that a unit
-    sees a Gaussian and a rectified Gaussian: its kernel is a function of two covariances, with
-    a slope in each.
+    It is not a chain or loop of cells, whose arguments are Gaussian. Here the features $\phi$ enter
+    the equilibrium unit by unit, without a random matrix. The argument of a unit is the sum of a
+    Gaussian and a rectified Gaussian, and its kernel is a function of two covariances.
 
     Args:
-        gamma: $\gamma \geq 0$, the scale of the recurrent weights. The paper takes it from
-            (0, 1). The guarantees hold below 1 (``kernel_guaranteed``) and below 1/2
-            (``contraction_guaranteed``, at initialization; the paper's proof, which lets
-            $\|A\|$ double during training, wants 1/4). At 0, $z = \phi$.
-        bias_variance: The variance $\beta$ of a bias (group ``"bias"``) beside the input, $\phi =
-            m^{-1/2} \sigma(Wx + b)$; without one by default. The network then sees $(x,
-            \sqrt\beta)$ in place of $x$.
+        gamma: $\gamma \geq 0$, the scale of the recurrent weights; in the paper $0 < \gamma < 1$.
+            The guarantees hold below 1 (``kernel_guaranteed``) and below 1/2
+            (``contraction_guaranteed``, at initialization). The paper's proof lets $\|A\|$ double
+            during training and requires 1/4. At 0, $z = \phi$.
+        bias_variance: The variance $\beta$ of a bias (group ``"bias"``) beside the input,
+            $\phi = m^{-1/2} \sigma(Wx + b)$; without one by default. It is equivalent to the input
+            $(x, \sqrt\beta)$ in place of $x$.
 
     Raises:
         TypeError: If an argument is not a real number.

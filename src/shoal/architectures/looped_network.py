@@ -13,7 +13,7 @@ from shoal.core import checks
 @final
 @dataclass(frozen=True, repr=False)
 class LoopedNetwork(Architecture):
-    r"""A residual stream that passes the same layer several times.
+    r"""A residual stream to which the same layer is applied several times.
 
     $$h_0 = e, \qquad h_k = \alpha h_{k-1} + \frac{\varepsilon\sigma_a}{\sqrt m} W
     \varphi(n(h_{k-1})) + \gamma e, \quad k = 1, \dots, N, \qquad f(x) = \frac{1}{\sqrt m} a^\top
@@ -23,17 +23,17 @@ class LoopedNetwork(Architecture):
     (group ``"recurrent"``), $B$ (``"input"``) and $a$ (``"readout"``). The normalization is
     $n(h) = h/\sqrt{\operatorname{mean}(h^2)}$, or none.
 
-    Tied weights make what one iteration adds to the stream correlated with what the next one adds:
-    with $\alpha = 1$ its variance grows like $(\varepsilon N)^2$, with untied weights like
-    $\varepsilon^2 N$. With $\alpha < 1$ and many steps the state converges to an equilibrium; after
-    $40/(1 - \alpha)$ steps nothing but rounding is left of the way there.
+    With tied weights, the updates of successive iterations are correlated. For $\alpha = 1$ the
+    variance of the stream grows like $(\varepsilon N)^2$; with untied weights, like
+    $\varepsilon^2 N$. For $\alpha < 1$ and many steps the state converges to an equilibrium, within
+    rounding after $40/(1 - \alpha)$ steps.
 
     Args:
         activation: $\varphi$.
         steps: The number $N \geq 1$ of iterations.
-        step_scale: $\varepsilon \geq 0$, the scale of what an iteration adds.
+        step_scale: $\varepsilon \geq 0$, the scale of each iteration's update.
         state_scale: $\alpha \geq 0$, the share of the state that an iteration keeps.
-        recall: $\gamma \geq 0$, how much of the embedding every iteration adds.
+        recall: $\gamma \geq 0$, the factor of the embedding that every iteration adds.
         normalization: ``"rms"`` or ``None``.
         recurrent_variance: $\sigma_a^2 \geq 0$.
         input_variance: $\sigma_b^2 \geq 0$.
@@ -42,7 +42,7 @@ class LoopedNetwork(Architecture):
         tied: Whether all iterations share $W$. Otherwise ``"recurrent"`` has a matrix for each.
 
     Raises:
-        TypeError: If an argument is not of its kind.
+        TypeError: If an argument has the wrong type.
         ValueError: If ``steps`` is not between 1 and 10⁵, a scale or a variance negative, infinite
             or NaN, or ``normalization`` unknown.
 

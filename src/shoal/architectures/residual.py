@@ -35,17 +35,17 @@ class ResNet(Architecture):
     and an activation that is Lipschitz with a Lipschitz derivative.
 
     Args:
-        activation: $\sigma$, in every layer, or a sequence of as many as there are layers: centered
-            networks have one for each.
+        activation: $\sigma$, in every layer, or a sequence with one per layer, as in centered
+            networks.
         depth: The number $H \geq 1$ of layers, the first one included.
         residual_scale: $s \geq 0$. The paper's is $c_\lambda \lambda^{3/2} < 1$, with
             an unspecified constant $c_\lambda < 1$ of the activation and an eigenvalue
             $\lambda \leq 1$ of the *data*, ``kernels.pair_eigenvalue(x)`` (Assumption 4.1).
-        bias_variance: The variance of a bias (group ``"bias<h>"``) that is added to what each
-            activation sees; without biases by default.
+        bias_variance: Variance of a bias (group ``"bias<h>"``), which is added to the argument of
+            each activation; without biases by default.
 
     Raises:
-        TypeError: If an argument is not of its kind.
+        TypeError: If an argument has the wrong type.
         ValueError: If ``depth`` is not between 1 and 10⁵, ``activation`` a sequence of another
             length, or ``residual_scale`` negative, infinite or NaN.
 
@@ -105,27 +105,27 @@ class ConvResNet(ImageArchitecture):
     x^{(h)} = x^{(h-1)} + \frac{s}{H\sqrt{m}} \, \sigma(W^{(h)} \phi(x^{(h-1)})), \quad
     2 \leq h \leq H, \qquad f(x) = \langle a, x^{(H)} \rangle \qquad \text{(Du 2018, Section 2.2)}$$
 
-    where $x$ is an array of channels by pixels, $x^{(h)}$ one of $m$ channels by
-    as many pixels, and $\phi$ collects for each pixel the patch centered at it (stride 1);
-    $c_\sigma = 1/\mathbb E[\sigma(\xi)^2]$. The $W^{(h)}$ (group ``"layer<h>"``) are
-    standard Gaussian; $a$ is fixed, with one Rademacher sign per channel, the same for all
-    its pixels. The theory is for inputs of norm 1 and an activation that is Lipschitz with a
-    Lipschitz derivative. How many pixels, along how many axes, is a matter of the data.
+    where $x$ is an array of channels by pixels, $x^{(h)}$ one of $m$ channels by as many pixels,
+    and $\phi$ collects for each pixel the patch centered at it (stride 1);
+    $c_\sigma = 1/\mathbb E[\sigma(\xi)^2]$. The $W^{(h)}$ (group ``"layer<h>"``) are standard
+    Gaussian; $a$ is fixed, with one Rademacher sign per channel, the same for all its pixels. The
+    theory is for inputs of norm 1 and an activation that is Lipschitz with a Lipschitz derivative.
+    The number of pixels and of their axes depends on the data.
 
     Args:
         activation: $\sigma$.
         depth: The number $H \geq 1$ of layers, the first one included.
-        patch_size: The odd side of a patch in pixels. For pixels in a row, as in the paper, it is
-            the paper's $q$; for images $q$ is its square.
+        patch_size: Side of a patch in pixels, an odd number. For pixels in a row, as in the paper,
+            it is the paper's $q$; for images $q$ is its square.
         residual_scale: $s \geq 0$, in the paper $c_\lambda \lambda^{3/2} < 1$; see
             ``ResNet``.
-        padding: What lies beyond the border: ``"zeros"``, as in the paper, or ``"circular"``, the
+        padding: Values beyond the border: ``"zeros"``, as in the paper, or ``"circular"``, the
             pixels of the opposite side.
-        bias_variance: The variance of a bias per channel (group ``"bias<h>"``) that is added to
-            what each activation sees; without biases by default.
+        bias_variance: Variance of a bias per channel (group ``"bias<h>"``), which is added to the
+            argument of each activation; without biases by default.
 
     Raises:
-        TypeError: If an argument is not of its kind.
+        TypeError: If an argument has the wrong type.
         ValueError: If ``depth`` is not between 1 and 10⁵, ``patch_size`` not positive and odd,
             ``residual_scale`` negative, infinite or NaN, or ``padding`` unknown.
 

@@ -39,17 +39,16 @@ _OCTAVES = 40  # the range in which a variance is searched
 
 @in_standard_settings
 def centered(architecture: A, input_norm: float) -> A:
-    r"""The same architecture with every activation shifted to mean zero at its own scale.
+    r"""Return the architecture with every activation shifted to mean zero at its own scale.
 
     $\varphi$ becomes ``Affine(φ, shift=t)`` with $\mathbb{E}[\varphi(\tilde\tau\xi)] + t = 0$, to
-    round-off. Activations that are centered already come back unchanged, and so does the
-    architecture if all are. The factor $c_\sigma$ of a ``normalized`` network, and of the first
-    layer of a ``ResNet``, is that of the shifted activation. The layers of a centered ``ResNet``
-    have one activation each. An ``ImplicitNetwork`` cannot be centered: it has no activation but
-    the ReLU.
+    round-off. Centered activations, and architectures whose activations are all centered, are
+    returned unchanged. The factor $c_\sigma$ of a ``normalized`` network, and of the first layer of
+    a ``ResNet``, is computed for the shifted activation. Each layer of a centered ``ResNet`` has
+    its own activation. An ``ImplicitNetwork`` cannot be centered: its only activation is the ReLU.
 
     Args:
-        architecture: A ``DEQ``, ``FullyConnected``, ``ResNet``, or your own.
+        architecture: A ``DEQ``, ``FullyConnected``, ``ResNet``, or custom architecture.
         input_norm: The norm $\tau_0$ of the inputs, from 1e-6 to 1e8.
 
     Raises:
@@ -57,9 +56,9 @@ def centered(architecture: A, input_norm: float) -> A:
         ValueError: If ``input_norm`` is out of its range, an activation is constant, or the input
             variance of a DEQ is zero.
         AccuracyError: If the mean cannot be made zero to round-off.
-        ConvergenceError: If the equation of the DEQ has no solution, or not the one at which the
-            kernels of the centered DEQ are. If $\sigma_a^2 L^2 < 1$ there is one solution;
-            otherwise the smallest that is found is taken.
+        ConvergenceError: If the equation of the DEQ has no solution, or only solutions that differ
+            from the one for the kernels of the centered DEQ. If $\sigma_a^2 L^2 < 1$, the solution
+            is unique; otherwise the smallest one found is used.
 
     Example:
         >>> import shoal

@@ -162,7 +162,7 @@ def coefficients(
     width: int | None = None,
     center: bool = True,
 ) -> Coefficients:
-    r"""The coefficients of an architecture's high-dimensional equivalents.
+    r"""Return the coefficients of an architecture's high-dimensional equivalents.
 
     Args:
         architecture: An architecture with a kernel; it is centered first (see
@@ -170,13 +170,13 @@ def coefficients(
         input_norm: The norm $\tau_0$ of the inputs, from 1e-6 to 1e8;
             $\operatorname{tr} C^\circ/p = \tau_0^2$.
         trainable: Names out of ``architecture.parameter_groups``, for the NTK; all by default.
-        width: As for :func:`~shoal.kernels.kernel_function`.
-        center: Whether to center the architecture, or take it as it is.
+        width: See :func:`~shoal.kernels.kernel_function`.
+        center: Whether to center the architecture first.
 
     Raises:
         TypeError: If no kernel or centering is known for the architecture.
         ValueError: If an argument is out of its range.
-        ConvergenceError: If a DEQ has no kernel, or none when centered.
+        ConvergenceError: If a DEQ, or its centered version, has no kernel.
 
     Example:
         >>> import shoal

@@ -163,28 +163,28 @@ def equivalent(
     mixture: GaussianMixture | None = None,
     input_norm: float | None = None,
 ) -> Equivalent:
-    r"""The high-dimensional equivalents of an architecture's kernel matrices.
+    r"""Return the high-dimensional equivalents of an architecture's kernel matrices.
 
     For rows $x_i$ of one Gaussian mixture in high dimension $p$, comparable to $n$, the kernel
     matrix differs in spectral norm by $O(\sqrt{\log n/n})$ from
     $$\kappa_0 11^\top + \kappa_a(\chi 1^\top + 1\chi^\top) + \tfrac12\kappa_{aa}(\chi^2 1^\top +
     1{\chi^2}^\top) + \alpha_1 XX^\top + \alpha_2\chi\chi^\top + \tfrac{\alpha_3}{p} JTJ^\top
     + (\gamma^2 - \kappa_0 - \tau_0^2\alpha_1) I,$$
-    $\chi_i = \|x_i\|^2 - \tau_0^2$, $J$ the classes. If the architecture is centered, the first
-    three terms vanish. Samples that do not look like this get a warning.
+    with $\chi_i = \|x_i\|^2 - \tau_0^2$ and the indicators $J$ of the classes. If the architecture
+    is centered, the first three terms vanish. Samples that do not fit this model trigger a warning.
 
     Args:
         architecture: The network, or its kernel function.
         x: Samples of shape (n, p), a tensor or a NumPy array, scaled such that norms are of order
             one: $\sqrt p\,x_i \sim N(\mu_a, C_a)$.
-        labels: The classes of the samples; one class by default.
-        trainable: Groups of parameters that the NTK counts; all by default.
-        width: As for :func:`~shoal.kernels.kernel_function`.
+        labels: Classes of the samples; one class by default.
+        trainable: Groups of parameters that contribute to the NTK; all by default.
+        width: See :func:`~shoal.kernels.kernel_function`.
         center: Whether to center the architecture first, as Ling 2024 does.
-        mixture: Where the samples come from. By default $\tau_0^2$ is the mean of $\|x_i\|^2$ and
-            $T_{ab}/p$ the mean of $(x_i^\top x_j)^2$, as measured; with a mixture, both are what
-            it expects.
-        input_norm: Another $\tau_0$.
+        mixture: Distribution of the samples. By default $\tau_0^2$ is the mean of $\|x_i\|^2$ and
+            $T_{ab}/p$ the mean of $(x_i^\top x_j)^2$ over the samples; with a mixture, both are
+            expectations.
+        input_norm: Value of $\tau_0$ to use instead.
 
     Raises:
         TypeError: If no kernel or centering is known for the architecture.

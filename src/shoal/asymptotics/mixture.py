@@ -50,19 +50,20 @@ class GaussianMixture:
     Args:
         means: The $\mu_a$, of shape (classes, p), or a sequence of vectors.
         covariances: The $C_a$. A list or tuple holds one for each class: a number for a multiple of
-            the identity, a vector for a diagonal, a matrix, or a ``Covariance``. Anything else,
-            tensors and arrays included, is one covariance for all classes.
+            the identity, a vector for a diagonal, a matrix, or a ``Covariance``. Any other value,
+            such as a tensor or array, is shared by all classes.
         proportions: Positive shares of the classes, of sum 1, or whole numbers of samples; equal by
             default.
-        classes: Different labels of the classes, 0, 1, ... by default.
-        estimates: Statistics that stand for those of the parameters, as in :meth:`fit`.
+        classes: Distinct labels of the classes; 0, 1, ... by default.
+        estimates: Statistics to use instead of those computed from the parameters, as in
+            :meth:`fit`.
 
     Attributes:
         means: The $\mu_a$, in float64 on the CPU.
         covariances: The $C_a$, a tuple of ``Covariance``.
         proportions: Shares of the classes, of sum 1.
         classes: The labels of the classes.
-        estimates: The estimates, if there are some.
+        estimates: The estimates, or ``None``.
 
     Example:
         >>> mixture = GaussianMixture([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]], [1.0, [1.0, 2.0, 3.0]])

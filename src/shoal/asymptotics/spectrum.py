@@ -153,21 +153,21 @@ def spectrum(
     width: int | None = None,
     input_norm: float | None = None,
 ) -> Spectra:
-    r"""The limiting spectra of the kernel matrices of ``n`` samples of a mixture.
+    r"""Return the limiting spectra of the kernel matrices of ``n`` samples of a mixture.
 
     They are those of the high-dimensional equivalents: $\alpha_1 X^\top X$ plus a multiple of the
     identity, whose eigenvalues form bulks, and a part of low rank, which may detach others. They
     are centered and expanded at $\tau_0^2 = \mathbb E\|x\|^2$, the means included, as those of
-    :func:`~shoal.equivalent`. A mixture to which the theory does not apply gets a warning.
+    :func:`~shoal.equivalent`. A mixture to which the theory does not apply triggers a warning.
 
     Args:
         architecture: An architecture with a kernel; it is centered first.
         mixture: The distribution of the samples, in p dimensions.
-        n: How many samples; the classes have their proportions of them.
+        n: Number of samples, divided among the classes by their proportions.
         trainable: Names out of ``architecture.parameter_groups``, for the NTK; all by default.
-        center: Whether to center the architecture, or take it as it is.
-        width: As for :func:`~shoal.coefficients`.
-        input_norm: Another $\tau_0$.
+        center: Whether to center the architecture first.
+        width: See :func:`~shoal.coefficients`.
+        input_norm: Value of $\tau_0$ to use instead.
 
     Raises:
         TypeError: If an argument has the wrong type.

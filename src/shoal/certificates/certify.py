@@ -34,27 +34,27 @@ _THEOREMS: dict[str, Any] = {  # by kind of architecture
 def certify(
     net: Network[Any], x: Tensor, y: Tensor, *, step_size: float | None = None
 ) -> Certificate:
-    r"""Prove that full-batch gradient descent trains a network to zero loss, or say why not.
+    r"""Prove that full-batch gradient descent trains a network to zero loss, or report why not.
 
     The loss is $\Phi = \frac12 \sum_i \|f(x_i) - y_i\|^2$, a sum and not a mean. The theorem for
-    the architecture is evaluated on the network as it is now, for gradient flow and for gradient
-    descent. All rounding errors of evaluating it count. Those of a training run do not: a
-    certificate is about exact arithmetic, and estimates in ``promises.resolution`` the loss that
-    rounding may leave in a run. It is about the exact gradient of equilibria: networks built with
-    another gradient than ``Implicit()`` are refused. Weights of any dtype are taken as exact.
+    the architecture is evaluated on the network in its present state, for gradient flow and for
+    gradient descent. The proof includes all rounding errors of this evaluation. It assumes exact
+    arithmetic in training; ``promises.resolution`` estimates the loss that rounding may leave in a
+    run. It also assumes exact gradients of equilibria: networks built with another gradient than
+    ``Implicit()`` are rejected. Weights of any dtype count as exact.
 
     Args:
         net: The network, at the start of its training.
-        x: The training inputs, of shape (n, in_features), in the network's dtype; NumPy arrays too.
-        y: The labels, of shape (n,) or (n, outputs), rounded to the network's dtype as ``train``
-            does.
-        step_size: The step size to certify; by default one is chosen.
+        x: Training inputs of shape (n, in_features), a tensor in the network's dtype or a NumPy
+            array.
+        y: Labels of shape (n,) or (n, outputs), rounded to the network's dtype as in ``train``.
+        step_size: Step size to certify; chosen automatically by default.
 
     Returns:
-        The answer, with all conditions.
+        The certificate, with all conditions.
 
     Raises:
-        TypeError: If an argument is not of its kind, or no theorem is known for the architecture.
+        TypeError: If an argument has the wrong type, or no theorem is known for the architecture.
         ValueError: If shapes do not fit, a number is out of range, or the network was built with
             another gradient than ``Implicit()``.
 

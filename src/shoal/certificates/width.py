@@ -73,7 +73,7 @@ def required_width(
         The two widths.
 
     Raises:
-        TypeError: If an argument is not of its kind, or no theorem is known for the architecture.
+        TypeError: If an argument has the wrong type, or no theorem is known for the architecture.
         ValueError: If an argument is out of range.
 
     Example:

@@ -2,11 +2,11 @@
 
 
 class ConvergenceError(RuntimeError):
-    """An iteration ended before it met its tolerance, or cannot meet it.
+    """An iteration ended before it met its tolerance, or no solution exists.
 
     Attributes:
-        solution: What a fixed-point solver had when it gave up, a ``Solution``; ``None`` where
-            the error comes from elsewhere.
+        solution: Last result of the fixed-point solver, a ``Solution``; ``None`` for errors of
+            other iterations.
     """
 
     def __init__(self, message: str = "", *, solution: object = None) -> None:
@@ -19,4 +19,4 @@ class ConvergenceWarning(RuntimeWarning):
 
 
 class AccuracyError(ArithmeticError):
-    """A number could not be computed to the tolerance that was asked for."""
+    """A number could not be computed to the requested tolerance."""

@@ -33,27 +33,26 @@ def design(
 ) -> Design:
     r"""Design an explicit network that has the kernel of another architecture, such as a DEQ.
 
-    :class:`MomentMatching`, or ``"moments"``, gives one or two hidden layers with the
-    high-dimensional coefficients of the centered architecture; :class:`SphereMatching`, or
-    ``"sphere"``, one hidden layer with the kernel itself, for every pair of inputs of norm
-    ``input_norm``. All kernels are those of infinitely wide networks with random weights.
+    :class:`MomentMatching`, or ``"moments"``, returns one or two hidden layers with the
+    high-dimensional coefficients of the centered architecture. :class:`SphereMatching`, or
+    ``"sphere"``, returns one hidden layer with the same kernel for all inputs of norm
+    ``input_norm``. Kernels are those of infinitely wide networks with random weights.
 
     Args:
-        architecture: The network whose kernel is wanted. A network made by ``build`` stands for
-            its architecture, its trained groups and, where the NTK depends on it, its width; its
-            weights are not used.
-        input_norm: The norm of the inputs; for moments their typical one.
+        architecture: The network whose kernel to match. For a network made by ``build``, its
+            architecture, its trained groups and, if the NTK depends on it, its width are used, but
+            not its weights.
+        input_norm: Norm of the inputs; for moments, their typical norm.
         which: ``"ck"`` or ``"ntk"``. By default ``trainable`` decides: the CK if the readout alone
             is trained, the NTK otherwise.
         method: A :class:`MomentMatching` or :class:`SphereMatching` with its options, or
             ``"moments"`` or ``"sphere"`` with the default options.
-        trainable: The groups of the architecture's parameters that will be trained, which the
-            wanted NTK counts; all by default.
-        width: As for ``kernel_function``.
+        trainable: Groups of parameters that contribute to the NTK; all by default.
+        width: See :func:`~shoal.kernels.kernel_function`.
 
     Raises:
         ValueError: If an argument is out of range or an option unknown.
-        TypeError: If an argument is not of its kind, or the kernel's power series is not known.
+        TypeError: If an argument has the wrong type, or the kernel's power series is not known.
         ConvergenceError: If the kernel does not exist.
         AccuracyError: If the tolerance is not met.
 

@@ -69,7 +69,7 @@ def kernel_series(
         norm: The common norm of the inputs.
         degree: The last power.
         trainable: The groups that the NTK counts, as for ``kernel_function``.
-        width: As for ``kernel_function``.
+        width: See :func:`~shoal.kernels.kernel_function`.
 
     Raises:
         TypeError: If no series is known for the architecture.

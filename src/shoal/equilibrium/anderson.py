@@ -81,11 +81,11 @@ class Anderson(Solver):
 
     With residuals $r_k = f(z_k) - z_k$ and differences $\Delta$ of the last iterates,
     $z_{k+1} = z_k + \beta r_k - (\Delta Z + \beta \Delta R)\gamma$, where $\gamma$ minimizes
-    $\|r_k - \Delta R\gamma\|$, separately for each sample. It helps where a few directions contract
-    slowly, as after training, and finds fixed points of some maps that expand.
+    $\|r_k - \Delta R\gamma\|$, separately for each sample. It helps if a few directions contract
+    slowly, as after training. It also finds fixed points of some maps that expand.
 
     Args:
-        history: How many differences are kept.
+        history: Number of differences to keep.
         mixing: $\beta$, above 0.
 
     Example:

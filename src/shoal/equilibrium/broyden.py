@@ -40,13 +40,13 @@ class _Inverse:
 @final
 @dataclass(frozen=True)
 class Broyden(Solver):
-    r"""Broyden's good method: a Newton method whose inverse Jacobian is learnt on the way.
+    r"""Broyden's good method: a quasi-Newton method with an approximate inverse Jacobian.
 
-    The inverse $H \approx (I - J)^{-1}$ starts as the identity, so the first step is Picard's, and
-    gets an update of rank one per step. It converges faster than any rate near a fixed point.
+    The inverse $H \approx (I - J)^{-1}$ starts as the identity, so the first step is Picard's. Each
+    step adds a rank-one update. Near a fixed point convergence is superlinear.
 
     Args:
-        history: How many updates are kept before it starts over.
+        history: Number of updates to keep before it restarts.
 
     Example:
         >>> import torch

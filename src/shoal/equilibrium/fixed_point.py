@@ -62,27 +62,27 @@ def fixed_point(
     :class:`shoal.Equilibrium` makes a layer of it.
 
     Args:
-        f: Called as ``f(z, *inputs, *parameters)``; returns a tensor like ``z``. Sample $i$ of the
-            result must depend on sample $i$ of ``z`` only.
-        z0: Where to start, of shape (samples, ...). No gradient flows to it.
+        f: Function called as ``f(z, *inputs, *parameters)``, which returns a tensor like ``z``.
+            Sample $i$ of the result must depend only on sample $i$ of ``z``.
+        z0: Initial state of shape (samples, ...). It receives no gradient.
         inputs: Tensors with one entry per sample.
         parameters: Tensors that all samples share.
-        separable: Whether samples do not depend on each other, so that each has its own unit in
+        separable: Whether samples are independent of one another; each is then scaled on its own in
             the backward pass.
-        solver: The method; ``Picard()`` by default.
-        gradient: How to differentiate; ``Implicit()`` by default, which is exact.
-        on_failure: ``"raise"`` a ``ConvergenceError``, ``"warn"`` with a ``ConvergenceWarning``,
-            or only say it in the ``"status"`` that is returned: in the forward pass and in the
-            backward pass. What gradient samples have that failed, the ``gradient`` says.
+        solver: Solver; ``Picard()`` by default.
+        gradient: Gradient method; ``Implicit()`` by default, which is exact.
+        on_failure: Response to a failed forward or backward pass: ``"raise"`` a
+            ``ConvergenceError``, ``"warn"`` with a ``ConvergenceWarning``, or only return it in the
+            ``"status"``. The option ``failed`` of ``gradient`` sets the gradient of failed samples.
 
     Returns:
-        The fixed points, like ``z0``. With ``on_failure="status"`` a ``Solution``, as of
-        :func:`shoal.equilibrium.solve`, whose ``value`` they are, and whose ``adjoint``
-        says how the last backward pass ended.
+        The fixed points, a tensor like ``z0``. With ``on_failure="status"``, a ``Solution`` as of
+        :func:`shoal.equilibrium.solve`: ``value`` holds the fixed points, and ``adjoint`` the
+        status of the last backward pass.
 
     Raises:
         ConvergenceError: If a sample does not converge and ``on_failure`` is ``"raise"``.
-        TypeError: If an argument is not of its kind.
+        TypeError: If an argument has the wrong type.
         ValueError: If a shape does not fit or an option is unknown.
 
     Example:
@@ -122,14 +122,14 @@ def solve(
     Under autocast it runs in the dtype of ``z0``.
 
     Args:
-        f: Called as ``f(z, *inputs, *parameters)``; returns a tensor like ``z``. Sample $i$ of the
-            result must depend on sample $i$ of ``z`` only.
+        f: Function called as ``f(z, *inputs, *parameters)``, which returns a tensor like ``z``.
+            Sample $i$ of the result must depend only on sample $i$ of ``z``.
         z0: Where to start, of shape (samples, ...).
         inputs: Tensors with one entry per sample.
         parameters: Tensors that all samples share.
-        separable: Whether samples do not depend on each other, so that each has its own unit in
+        separable: Whether samples are independent of one another; each is then scaled on its own in
             the backward pass.
-        solver: The method; ``Picard()`` by default.
+        solver: Solver; ``Picard()`` by default.
         on_failure: ``"raise"`` a ``ConvergenceError``, ``"warn"`` with a ``ConvergenceWarning``,
             or only say it in the ``"status"``.
 
@@ -138,7 +138,7 @@ def solve(
 
     Raises:
         ConvergenceError: If a sample does not converge and ``on_failure`` is ``"raise"``.
-        TypeError: If an argument is not of its kind.
+        TypeError: If an argument has the wrong type.
         ValueError: If a shape does not fit or an option is unknown.
 
     Example:

@@ -147,14 +147,14 @@ def _with_steps(solution: Solution, value: Tensor) -> Tensor:
 class Implicit(Gradient):
     r"""The exact gradient, by the implicit function theorem.
 
-    The backward pass solves $g = v + J^\top g$ at the fixed point, by a solver of its own and to a
-    tolerance of its own. Memory does not grow with the number of steps, and the gradient can be
-    differentiated again.
+    The backward pass solves $g = v + J^\top g$ at the fixed point, with a separate solver and
+    tolerance. Memory is independent of the number of steps, and the gradient can be differentiated
+    again.
 
     Args:
-        solver: The method of the backward pass; that of the forward pass by default.
-        rtol: Its relative tolerance; by default the solver's. There is no absolute tolerance
-            unless ``solver`` has one: gradients have no natural size.
+        solver: Solver of the backward pass; by default the same as in the forward pass.
+        rtol: Relative tolerance of the backward pass; by default the solver's. An absolute
+            tolerance applies only if ``solver`` has one, since gradients have no natural size.
         failed: ``"best"`` or ``"zero"``, see :class:`Gradient`.
 
     Example:
@@ -210,14 +210,14 @@ class Implicit(Gradient):
 class Unrolled(Gradient):
     """The gradient of the iteration itself, step by step.
 
-    The solve is repeated with a graph, so memory grows with the number of steps. The gradient is
-    that of the number which the iteration returns; as that converges to the fixed point, it
-    converges to the implicit gradient. An iteration that starts near the fixed point is short, and
-    its gradient is rough: after one step, the least, it is that of :class:`OneStep`.
+    The solve is repeated with a graph, so memory grows with the number of steps. The result is the
+    gradient of the returned iterate. As the iterate converges to the fixed point, it converges to
+    the implicit gradient. An iteration that starts near the fixed point is short, and its gradient
+    is rough: after one step, it equals that of :class:`OneStep`.
 
-    It is for ``Picard`` and ``DampedPicard``. The other solvers divide by residuals that vanish as
-    they converge, which has no useful derivative. :class:`Implicit` works with every solver. Nor
-    is it for ``torch.vmap``: how many steps there are depends on the values.
+    It supports ``Picard`` and ``DampedPicard``. The other solvers divide by residuals that vanish
+    as they converge, and have no useful derivative; :class:`Implicit` works with every solver. It
+    does not support ``torch.vmap``, since the number of steps depends on the values.
     """
 
     solvers: ClassVar[tuple[type[Solver], ...]] = (Picard, DampedPicard)
@@ -242,7 +242,7 @@ class Unrolled(Gradient):
 class OneStep(Gradient):
     r"""The gradient of one last step $f(z^*)$ with $z^*$ held fixed (Jacobian-free; inexact).
 
-    It leaves out the factor $(I - J^\top)^{-1}$ of the exact gradient. It costs no solve, and is a
+    It omits the factor $(I - J^\top)^{-1}$ of the exact gradient. It needs no solve, and is a
     descent direction only if the map contracts strongly enough.
     """
 
@@ -262,13 +262,12 @@ class OneStep(Gradient):
 class Neumann(Gradient):
     r"""The implicit gradient with a partial sum of its Neumann series (inexact).
 
-    Instead of $(I - J^\top)^{-1} v$ it takes $\sum_{i=0}^{k} (J^\top)^i v$: $k$ products and no
-    solve. It is off by $(J^\top)^{k+1}(I - J^\top)^{-1} v$: little where the map contracts
-    strongly, and without bound where it does not. What it is off by in a case at hand,
-    :meth:`shoal.Equilibrium.gradient_error` measures.
+    It replaces $(I - J^\top)^{-1} v$ by $\sum_{i=0}^{k} (J^\top)^i v$: $k$ products and no solve.
+    The error is $(J^\top)^{k+1}(I - J^\top)^{-1} v$, which is small if the map contracts strongly
+    and unbounded otherwise. :meth:`shoal.Equilibrium.gradient_error` measures it for a given batch.
 
     Args:
-        terms: $k$, how many terms follow the first. Zero is :class:`OneStep`.
+        terms: $k$, the number of terms after the first. Zero is :class:`OneStep`.
     """
 
     terms: int = 5

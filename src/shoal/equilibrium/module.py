@@ -39,37 +39,37 @@ class Equilibrium(nn.Module):
     r"""The equilibrium $z = f(z, x)$ of any module or function, as a layer.
 
     Parameters of the cell and its inputs receive gradients: exactly, by the implicit function
-    theorem, in reverse and in forward mode, to any order, in memory that does not grow with the
-    number of steps. Other tensors that the cell refers to receive first derivatives by
-    ``backward()``; for more than that make them inputs, or parameters of the cell.
+    theorem, in reverse and in forward mode, to any order, in memory independent of the number of
+    steps. Other tensors that the cell refers to receive first derivatives by ``backward()``; for
+    other derivatives, pass them as inputs or make them parameters of the cell.
 
-    Samples that do not converge do not stop a training run: they get the iterate of least residual
-    and a bounded gradient, a warning tells of each kind of failure once, ``solution`` has the
-    status of every sample in both passes, and ``log`` counts them all.
+    A training run continues if some samples do not converge. They get the iterate of smallest
+    residual and a bounded gradient, with one warning per kind of failure. ``solution`` has the
+    status of every sample in both passes, and ``log`` counts all failures.
 
-    Random numbers that the cell draws, as for dropout, are the same in every step of a solve and
-    of its gradient. Under autocast the cell runs as it would, and its results are kept in the dtype
-    of ``z0``; the tolerance is then that of autocast's dtype.
+    Random numbers that the cell draws, as for dropout, are the same in every step of a solve and of
+    its gradient. Autocast applies to the cell as usual. Its results are cast to the dtype of
+    ``z0``, and the tolerance is then that of autocast's dtype.
 
     Args:
         cell: Called as ``cell(z, *inputs, **named)``; returns a state like ``z``, a tensor or a
-            tree of tensors. It must be the same function every time it is called. What does not
-            depend on the state is computed once per solve by a :class:`PreparedCell`.
-        solver: The method, or several: each goes on where those before it failed. By default
+            tree of tensors. It must be the same function at every call. A :class:`PreparedCell`
+            computes terms independent of the state once per solve.
+        solver: The solver, or several: each continues where the previous one failed. By default
             ``Picard(max_steps=100)``, then ``Anderson(history=10)``, then ``Broyden()``.
-        gradient: How to differentiate; exactly by default, :class:`Implicit`.
-        on_failure: What to do about samples that do not converge: ``"warn"`` once for each kind of
-            failure, ``"raise"`` a ``ConvergenceError``, or leave it to the ``"status"``.
-        batched: Whether the first dimension of the state counts samples, each of which depends on
-            itself alone. If not, as for the nodes of a graph, all of it is one sample.
-        separable: Whether samples do not depend on each other, so that each has its own unit in
+        gradient: Gradient method; by default :class:`Implicit`, which is exact.
+        on_failure: Response to samples that do not converge: ``"warn"`` once for each kind of
+            failure, ``"raise"`` a ``ConvergenceError``, or only report it as ``"status"``.
+        batched: Whether the first dimension of the state counts independent samples. If not, as for
+            the nodes of a graph, the whole state is one sample.
+        separable: Whether samples are independent of one another; each is then scaled on its own in
             the backward pass.
-        warm_start: Whether solves in training begin where the last one ended, if that was of a
-            state of the same shape; for training on all data at once.
+        warm_start: Whether solves in training begin where the last one ended, if the state had the
+            same shape. It is meant for full-batch training.
 
     Attributes:
-        solution: How the last call went: a :class:`Solution` whose ``value`` is the state.
-        log: The number of solves, samples and failures in both passes since the module was made.
+        solution: Result of the last call, a :class:`Solution` whose ``value`` is the state.
+        log: Numbers of solves, samples and failures in both passes since construction.
 
     Example:
         >>> import torch, shoal

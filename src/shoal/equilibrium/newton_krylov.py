@@ -35,10 +35,11 @@ class NewtonKrylov(Solver):
     r"""Newton's method: $(I - J)s = f(z) - z$ by GMRES, then $z + s$, or less if that is worse.
 
     A step costs up to ``inner_steps`` products with the Jacobian, without forming it. It finds
-    fixed points whether or not the map contracts there; which of several is the start's affair.
+    fixed points whether or not the map contracts there. Among several fixed points, the initial
+    state determines which one it finds.
 
     Args:
-        inner_steps: The most products per step.
+        inner_steps: Largest number of products per step.
         inner_rtol: The relative tolerance of GMRES.
 
     Example:

@@ -37,24 +37,25 @@ def jacobian_penalty(
     generator: torch.Generator | None = None,
     **named: Any,
 ) -> Tensor:
-    r"""Estimate $\|J\|_F^2$ over the size of a state, averaged over samples, to be added to a loss.
+    r"""Estimate $\|J\|_F^2$ divided by the size of a state, averaged over samples, as a penalty.
 
     $J$ is the Jacobian of the layer's map at the equilibrium. For random signs $v$ the mean of
-    $\|J^\top v\|^2$ is $\|J\|_F^2$ (Hutchinson). A small one makes all solvers converge in few
-    steps; it is no certificate, since a matrix of small entries may still have a norm above one.
+    $\|J^\top v\|^2$ is $\|J\|_F^2$ (Hutchinson). With a small Jacobian, all solvers converge in few
+    steps. The penalty is not a certificate, since a matrix of small entries may still have a norm
+    above one.
 
-    The result is differentiable by parameters, by inputs, and by ``z``: if that is what the layer
-    has returned, the gradient counts that the equilibrium moves too, in the solve that the backward
-    pass makes anyway. Bai et al. leave that part out: give ``z.detach()`` to do so.
+    The result is differentiable with respect to parameters, inputs and ``z``. If ``z`` is the
+    layer's output, the gradient includes the change of the equilibrium, at the cost of no further
+    solve. Bai et al. omit that part; pass ``z.detach()`` to do the same.
 
     Args:
         layer: An :class:`Equilibrium`, or a network of ``build`` with recurrent layers.
-        z: Its equilibrium, as it has returned it; for a network, ``net.features(x)``.
-        inputs: What the layer was called with besides the start.
-        probes: How many $v$ to draw for each sample: one evaluation of the map in all, and one
-            product with its transposed Jacobian for each. From as many as a sample of the state has
-            entries, all unit vectors are taken instead, and the result is exact.
-        generator: What draws them; PyTorch's own by default.
+        z: The equilibrium that the layer returned; for a network, ``net.features(x)``.
+        inputs: Arguments of the layer after the initial state.
+        probes: Number of vectors $v$ for each sample. It costs one evaluation of the map in all,
+            and one product with its transposed Jacobian per vector. If there are at least as many
+            as entries of a state, all unit vectors are used instead, and the result is exact.
+        generator: Random number generator; PyTorch's default one by default.
         named: Inputs by name.
 
     Returns:

@@ -34,17 +34,17 @@ _MISSED = 1e-3  # relative distance between the start and where the reversed ite
 class Reversible(Gradient):
     r"""The exact gradient of a damped iteration that is run backwards, in constant memory.
 
-    Two states take turns, $y' = \beta y + (1 - \beta) f(z)$ and
-    $z' = \beta z + (1 - \beta) f(y')$, instead of the solver's method, to the solver's tolerance or
-    a number of steps. The backward pass computes each step's states from the next one's, and the
-    gradient is that of what the forward pass returned, converged or not: as for
-    :class:`Unrolled`, but without its memory. It costs four evaluations of the map and two products
-    with its Jacobian per step. Rounding grows by $1/\beta$ in each step backwards; a pass
-    that does not find back to its start says so. After McCallum et al. 2025.
+    Two states are updated alternately, $y' = \beta y + (1 - \beta) f(z)$ and
+    $z' = \beta z + (1 - \beta) f(y')$. This replaces the solver's method and runs to the solver's
+    tolerance or for a number of steps. The backward pass recomputes each step's states from the
+    next. The result is the gradient of the returned iterate, converged or not, as for
+    :class:`Unrolled` but in constant memory. It costs four evaluations of the map and two products
+    with its Jacobian per step. Rounding errors grow by $1/\beta$ in each backward step; a pass that
+    fails to recover the initial state is reported as failed. After McCallum et al. 2025.
 
     Args:
-        damping: $\beta$, the share of the old state, above 0 and below 1.
-        steps: How many steps to make; by default until all samples have converged.
+        damping: $\beta$, the weight of the old state, above 0 and below 1.
+        steps: Number of steps; by default, it runs until all samples have converged.
         failed: ``"best"`` or ``"zero"``, see :class:`Gradient`.
     """
 

@@ -78,9 +78,9 @@ class Picard(Solver):
     r"""$z \leftarrow f(z)$: one evaluation and nothing else.
 
     It converges if $f$ contracts, at the rate $\rho$, the spectral radius of the Jacobian. For
-    weights that are independent random numbers nothing that uses as many products does much
-    better: the vectors $J^k r$ are nearly orthogonal, of norms $\rho^k$, so the best combination
-    of them, which Krylov methods find, is smaller than the last one by $\sqrt{1 - \rho^2}$ only.
+    independent random weights, no method with as many products is much better: the vectors $J^k r$
+    are nearly orthogonal with norms $\rho^k$. Their best combination, found by Krylov methods, is
+    smaller than the last one only by a factor of $\sqrt{1 - \rho^2}$.
 
     Example:
         >>> import torch

@@ -201,11 +201,12 @@ def kernel_function(
     width: int | None = None,
     variances: Mapping[str, Tensor] | None = None,
 ) -> KernelFunction:
-    r"""The kernels of an architecture as a function of norms and inner products.
+    r"""Return the kernels of an architecture as a function of norms and inner products.
 
     Args:
-        architecture: An architecture that has a kernel of this form. Its kernel function may stand
-            for it, here and wherever kernels are asked for, and brings all else with it.
+        architecture: An architecture that has a kernel of this form, or its kernel function. All
+            functions of kernels accept a kernel function in place of an architecture and its
+            options.
         trainable: Names out of ``architecture.parameter_groups``; all of them by default.
         width: Only for a ``DEQ`` in the standard parametrization, whose NTK grows with the width
             $m$: the NTK at width $m$; by default the limit of NTK$/m$, to which the input weights

@@ -44,21 +44,21 @@ def kernel(
 ) -> Kernels:
     r"""Conjugate kernel and neural tangent kernel of an infinitely wide network.
 
-    The kernel is represented once, as a short series in the angle (and the norms, where they
-    matter), and evaluated on the whole matrix at the price of a matrix product. In float64 the
-    error of that representation is below 1e-12 of the diagonal for inputs of one norm or positively
+    The kernel is computed once as a short series in the angle (and the norms, if they matter), and
+    then evaluated on the whole matrix at about the cost of a matrix product. In float64 the error
+    of that representation is below 1e-12 of the diagonal for inputs of one norm or positively
     homogeneous activations, and below 1e-10 otherwise. (NTKs of activations with kinks have errors
     up to 1e-8 at inputs of different norms that are nearly parallel, to 1e-6 or less.)
 
-    Both kernels carry gradients of the first order in the inputs and in ``variances``, implicit
-    ones at the fixed points: nothing is unrolled, and nothing of the size of the matrices is kept
-    for them. Where a kernel has no derivative, with respect to the direction of an input and its
-    own copy or at an input of zero, if the activation has a kink, it is the mean of both sides.
+    Both kernels have first-order gradients with respect to the inputs and ``variances``. At fixed
+    points these are implicit: no iteration is unrolled, and nothing of the size of the matrices is
+    stored. For an activation with a kink, a kernel may have no derivative at an input of zero, or
+    at two equal inputs. The gradient is then the mean of both sides.
 
-    The kernels of images are made of pairs of pixels, two duals each in every layer, or in every
-    step towards an equilibrium: the $P$ pairs of equal pixels if the readout sees all pixels, all
-    $P^2$ if it sees sums or means of channels. They are computed in float64, in blocks within the
-    limit of memory.
+    Kernels of images are computed for pairs of pixels, with two duals per pair in every layer or in
+    every step towards an equilibrium. A readout of all pixels needs the $P$ pairs of equal pixels;
+    a readout of sums or means of channels needs all $P^2$ pairs. They are computed in float64, in
+    blocks within the memory limit.
 
     Args:
         architecture: The network, or its kernel function.
@@ -67,15 +67,15 @@ def kernel(
             pixels.
         x2: Other inputs, of shape (..., m, p); ``x1`` again by default, and then the results are
             exactly symmetric. Batch dimensions are broadcast.
-        trainable: Groups of parameters that the NTK counts; all by default.
+        trainable: Groups of parameters that contribute to the NTK; all by default.
         width: See :func:`~shoal.kernels.kernel_function`.
         variances: Scalar tensors that replace variances of the architecture, such as
             ``{"recurrent_variance": v}`` for a ``DEQ``, and receive gradients.
-        diag: Return only the kernels of each input with itself (or with its partner in ``x2``),
-            of shape (..., n).
-        memory: Most bytes to use besides inputs, their directions (as large as they; in float32 on
-            a GPU three times, with 16 features at least) and results, such as ``"1GiB"``. For
-            matrices larger than memory use :func:`~shoal.kernel_operator`.
+        diag: Whether to return only the kernels of each input with itself (or with the
+            corresponding input in ``x2``), of shape (..., n).
+        memory: Memory limit such as ``"1GiB"``, not counting inputs, results, and the directions of
+            inputs (as large as the inputs; in float32 on a GPU three times that, with at least 16
+            features). For matrices larger than memory use :func:`~shoal.kernel_operator`.
         on_progress: Called with the share of a matrix that is done, up to 1, after every block.
 
     Returns:

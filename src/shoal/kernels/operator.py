@@ -255,15 +255,15 @@ def kernel_operator(
     precision: torch.dtype | None = None,
     process_group: Group = "auto",
 ) -> KernelOperators:
-    """The kernels of :func:`~shoal.kernels.kernel` for products, without forming the matrix.
+    """Return the kernels of :func:`~shoal.kernels.kernel` as operators, without any matrix.
 
     Args:
         architecture: The network, or its kernel function.
         x1: Inputs of shape (n, p), or images, a tensor or a NumPy array.
         x2: Other inputs, of shape (m, p); ``x1`` again by default.
-        trainable: Groups of parameters that the NTK counts; all by default.
+        trainable: Groups of parameters that contribute to the NTK; all by default.
         width: See :func:`~shoal.kernels.kernel_function`.
-        memory: Most bytes that each operator uses, such as ``"2GiB"``; what fits is computed only
+        memory: Memory limit of each operator, such as ``"2GiB"``. Parts that fit are computed only
             once.
         precision: The dtype in which the matrix is kept and multiplied; that of the inputs by
             default. With ``torch.float32`` twice as much fits, and products have its error. If not
@@ -276,7 +276,7 @@ def kernel_operator(
 
     Raises:
         ValueError: If an argument does not fit, or inputs require gradients, which operators do not
-            have.
+            support.
 
     Example:
         >>> import torch, shoal

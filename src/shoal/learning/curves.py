@@ -73,12 +73,12 @@ def learning_curve(
             ``"loo"``, ``"gcv"`` or ``"likelihood"``, which choose it for all samples.
         center: Whether to fit a constant beside the kernel, in all regressions of every size; it is
             a component whose eigenvalue is infinite.
-        which: The kernel.
-        trainable: Groups of parameters that the NTK counts; all by default.
+        which: Kernel: ``"ck"`` or ``"ntk"``.
+        trainable: Groups of parameters that contribute to the NTK; all by default.
         width: See :func:`~shoal.kernels.kernel_function`.
-        memory: Most bytes to use; see :func:`shoal.kernel_regression`.
-        repeats: Number of random choices of samples that each check is a mean over.
-        seed: Seed of these.
+        memory: Memory limit; see :func:`shoal.kernel_regression`.
+        repeats: Number of random subsets that each check averages over.
+        seed: Seed of the random subsets.
 
     Raises:
         ValueError: If an argument does not fit, or the matrix does not fit into the memory.

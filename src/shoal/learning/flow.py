@@ -55,9 +55,9 @@ def gradient_flow(
     labels first, if it is large. From zero, at infinite time, predictions are those of
     :func:`shoal.kernel_regression` with ``ridge=0`` and ``center=False``.
 
-    All is computed in float64 from one eigendecomposition of $\Theta$, of n³ operations; the result
-    keeps it, so that ``result.training.run(...)`` gives other times at little cost. Eigenvalues
-    within rounding of zero are taken as zero.
+    All results are computed in float64 from one eigendecomposition of $\Theta$, in n³ operations.
+    The result keeps it, so that ``result.training.run(...)`` returns other times at little cost.
+    Eigenvalues within rounding of zero count as zero.
 
     Args:
         architecture: The network.
@@ -65,10 +65,10 @@ def gradient_flow(
             such as a ``ConvDEQ``, images of shape (n, channels, pixels...).
         y: Labels, of shape (n,) or (n, k).
         x_test: Test inputs, of shape (m, p).
-        times: Times of gradient flow, one or several in any order; ``math.inf`` is one.
-        steps: Instead of times, numbers of steps of gradient descent; ``math.inf`` is one.
-        step_size: The size of these steps, below 2 divided by the largest eigenvalue of
-            $\Theta$: ``result.training.max_step_size``.
+        times: Times of gradient flow, one or several in any order, including ``math.inf``.
+        steps: Instead of times, numbers of steps of gradient descent, including ``math.inf``.
+        step_size: Size of these steps, below 2 divided by the largest eigenvalue of $\Theta$:
+            ``result.training.max_step_size``.
         initial: The function that training starts from. ``"random"``: that of random weights; means
             and deviations over them are returned. ``"zero"``: zero, as if the network's initial
             function were subtracted from it. A pair of tensors: its values at ``x`` and at
@@ -78,12 +78,12 @@ def gradient_flow(
         width: Only for a ``DEQ`` in the standard parametrization, whose NTK grows with the width
             $m$. By default time is measured in units of $1/m$.
         readout_scale: The factor of the initial readout, as in ``build``; 1 by default. It scales
-            the initial function, and what all but the readout contribute to the NTK.
+            the initial function, and the contributions of all other groups to the NTK.
         reduction: ``"sum"``: the loss is $\frac12\sum_{ik}(f_{ik} - y_{ik})^2$. ``"mean"``: that
-            divided by n. (The mean of *all* squares, as of ``torch.nn.MSELoss``, is $2/k$ times the
-            latter: take $2/k$ times its step size here.)
-        covariance: Of the test predictions: only their standard deviations (``"diagonal"``), all
-            (``"full"``) or ``"none"``.
+            divided by n. (The mean of *all* squares, as in ``torch.nn.MSELoss``, is $2/k$ times the
+            latter: multiply its step size by $2/k$ here.)
+        covariance: Covariance of the test predictions: only standard deviations (``"diagonal"``),
+            all (``"full"``) or ``"none"``.
 
     Returns:
         Losses and predictions at these times, in the dtype and on the device of ``x``; NumPy arrays
@@ -91,7 +91,7 @@ def gradient_flow(
 
     Raises:
         ValueError: If shapes do not fit, a time is negative, or the step size is too large.
-        TypeError: If an argument is not of its kind, or the architecture has no kernel.
+        TypeError: If an argument has the wrong type, or the architecture has no kernel.
         AccuracyError: If the initial loss overflows the dtype of the labels.
 
     Warns:

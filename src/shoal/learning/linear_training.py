@@ -89,7 +89,7 @@ class LinearTraining:
 
     Raises:
         ValueError: If the shapes do not fit, or the NTK is not positive semidefinite.
-        TypeError: If an argument is not of its kind.
+        TypeError: If an argument has the wrong type.
         AccuracyError: If the initial loss overflows the dtype of the labels.
 
     Example:

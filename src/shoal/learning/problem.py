@@ -44,7 +44,7 @@ class Problem:
         classes: The classes that the columns indicate, or one column the second of two; ``None``
             for real targets.
         ridge: $\lambda$.
-        which: The kernel.
+        which: Kernel: ``"ck"`` or ``"ntk"``.
         memory: Bytes that are left beside inputs and vectors; it may be negative.
         processes: The processes that share the products with the matrix.
     """

@@ -58,19 +58,20 @@ def kernel_regression(
 ) -> "KernelRegression":
     r"""Regression with the kernel of an infinitely wide network: $f(x) = k(x, X)\alpha + b$.
 
-    The coefficients minimize $\|y - f(X)\|^2 + \lambda \alpha^T K \alpha$, where the constant $b$
-    costs nothing: $\alpha = (K + \lambda I)^{-1}(y - b)$. Leave-one-out errors, generalized
-    cross-validation, the likelihood and variances all count it. With ``center=False`` it is zero.
+    The coefficients minimize $\|y - f(X)\|^2 + \lambda \alpha^T K \alpha$, without a penalty on the
+    constant $b$: $\alpha = (K + \lambda I)^{-1}(y - b)$. Leave-one-out errors, generalized
+    cross-validation, the likelihood and variances all account for $b$. With ``center=False`` it is
+    zero.
 
-    The same numbers are the posterior of a Gaussian process with covariance $K$ that is observed
+    The result is also the posterior of a Gaussian process with covariance $K$, observed
     with noise of variance $\lambda$. With the CK this is the prior of the random network, and with
     the NTK at $\lambda \to 0$ the mean is the function to which training from zero converges.
 
     A ridge is chosen from one eigendecomposition, which then solves the system too. For a given
     ridge, ``"cholesky"`` forms and factors the matrix in place, in $8n^2$ bytes. ``"cg"`` never
-    needs it as a whole: each step is one product for all right-hand sides, with strips that are
-    kept as far as the memory allows and otherwise computed again. Kernels, residuals and sums are
-    in float64, whatever the dtype of ``x``; but entries for images in float32 on a GPU come from a
+    forms the whole matrix: each step is one product for all right-hand sides, with strips that are
+    kept as far as the memory allows and recomputed otherwise. Kernels, residuals and sums are in
+    float64, whatever the dtype of ``x``; but entries for images in float32 on a GPU come from a
     fused pass in float32 where there is one, within 2e-5 of the diagonal.
 
     Args:
@@ -84,16 +85,17 @@ def kernel_regression(
             cross-validation, ``"loo"`` the mean squared leave-one-out error, ``"likelihood"`` the
             marginal likelihood under the best output scale. The result's ``path`` then has the
             scores of all ridges that were tried.
-        center: Whether to fit the constant $b$, which the kernel of a network without biases lacks.
-        which: The kernel.
-        trainable: Groups of parameters that the NTK counts; all by default.
+        center: Whether to fit the constant $b$, which the kernel of a network without biases does
+            not include.
+        which: Kernel: ``"ck"`` or ``"ntk"``.
+        trainable: Groups of parameters that contribute to the NTK; all by default.
         width: See :func:`~shoal.kernels.kernel_function`.
         method: A :class:`Cholesky` or :class:`ConjugateGradients` with its options, or
             ``"cholesky"`` or ``"cg"`` with the defaults of these. With ``"auto"`` the former, if
             the matrix fits into the memory.
-        memory: Most bytes to use, such as ``"8GiB"``, which is the default on a CPU; on a GPU it is
-            nine tenths of the free memory.
-        on_progress: Called as the work proceeds; with several processes, in the first.
+        memory: Memory limit, such as ``"8GiB"``. By default 8 GiB on a CPU, and nine tenths of the
+            free memory on a GPU.
+        on_progress: Called as the work proceeds; with several processes, in the first one only.
         on_failure: Whether to ``"raise"`` if the tolerance is not met, or to ``"warn"``.
         process_group: The processes that share the work, and all make this call with the same
             arguments: those of ``torch.distributed`` or ``torchrun`` by default, with ``None`` this
@@ -107,8 +109,8 @@ def kernel_regression(
         ConnectionError: If another process is gone.
 
     Warns:
-        UserWarning: If columns of ``x`` have very different scales, or targets that are not
-            centered a mean far beyond their spread; with what helps.
+        UserWarning: If columns of ``x`` have very different scales, or the mean of uncentered
+            targets is much larger than their spread. The message names a remedy.
 
     Example:
         >>> import torch, shoal
@@ -515,7 +517,7 @@ class KernelRegression:
 
         Args:
             probes: Number of random vectors.
-            seed: Seed of these.
+            seed: Seed of the random vectors.
 
         Raises:
             ConvergenceError: If a system is not solved to the tolerance.

@@ -126,10 +126,10 @@ def ridge_path(
         ridges: The ridges to try; by default eight in each decade, from $10^{-8}$ of the mean
             diagonal (or where rounding matters) up to ten times the trace.
         center: Whether to fit a constant beside the kernel.
-        which: The kernel.
-        trainable: Groups of parameters that the NTK counts; all by default.
+        which: Kernel: ``"ck"`` or ``"ntk"``.
+        trainable: Groups of parameters that contribute to the NTK; all by default.
         width: See :func:`~shoal.kernels.kernel_function`.
-        memory: Most bytes to use; see :func:`shoal.kernel_regression`.
+        memory: Memory limit; see :func:`shoal.kernel_regression`.
 
     Raises:
         ValueError: If an argument does not fit, or the matrix does not fit into the memory.
@@ -257,8 +257,8 @@ def select(
         criterion: ``"loo"``, ``"gcv"`` or ``"likelihood"``.
         ridges: As for :func:`shoal.learning.ridge_path`.
         center: Whether to fit a constant beside the kernel.
-        which: The kernel.
-        memory: Most bytes to use; see :func:`shoal.kernel_regression`.
+        which: Kernel: ``"ck"`` or ``"ntk"``.
+        memory: Memory limit; see :func:`shoal.kernel_regression`.
 
     Example:
         >>> import torch, shoal

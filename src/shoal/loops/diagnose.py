@@ -44,23 +44,25 @@ def diagnose(
 ) -> Diagnosis:
     """Measure how many iterations a loop needs, and whether more of them help or hurt.
 
-    The loop runs to 16 times the count that the model was trained with. The output is compared on
-    the way: decision by decision with the output of the trained count and of the long run, and with
-    labels or a score if there are any. The model is in evaluation mode meanwhile, and is not
-    modified. Some tens of samples are enough.
+    The loop runs to 16 times the count that the model was trained with. After each recorded count,
+    the decisions are compared with those of the trained count and of the long run, and with labels
+    or a score if given. The model runs in evaluation mode and is not modified. Some tens of samples
+    are enough.
 
     Args:
         model: A model with a loop inside, which is called as ``model(*inputs)``, or a ``Loop``.
-        inputs: Inputs of the model, with samples in the first dimension; not needed for a loop.
+        inputs: Inputs of the model, with samples in the first dimension; optional for a loop.
         y: Labels per sample, or per decision such as a token; -100 is left out. Real numbers in the
             shape of the output are targets.
         score: In place of ``y``, a function of the output with one number per sample, larger where
             it is better.
         decision: How the output is read: ``"class"``, ``"sign"``, ``"value"``, or a function of the
-            output that returns integers. By default classes are in the last axis, or the one that
-            labels lack. One number is a sign where labels have two values, and else a value.
-        steps: Number of iterations that the model runs, where the loop does not say.
-        max_steps: Most iterations to run; 16 times ``steps`` by default, 128 if that is unknown.
+            output that returns integers. By default, classes are in the last axis, or in the axis
+            that labels lack. A single number is read as a sign if labels have two values, and as a
+            value otherwise.
+        steps: Number of iterations that the model runs, if the loop does not define it.
+        max_steps: Largest number of iterations; by default 16 times ``steps``, or 128 if that is
+            unknown.
         tolerance: Relative distance up to which two values agree.
         equilibrium: Whether to measure the equilibrium: uniqueness near the model's own start, the
             Jacobian, solvers and gradients. By default only for models that solve for one.

@@ -66,8 +66,8 @@ def distill(
         x: Inputs: a tensor of any dtype, with samples in its first dimension, or a tuple of the
             model's arguments.
         y: Labels, per sample or per decision: classes, of which -100 is ignored, or real targets.
-        held_out: Share of samples that nothing is fitted to, or other samples, ``(x, y)``. If the
-            model was trained on ``x``, give others: it remembers those, replacements do not.
+        held_out: Share of samples to hold out of fitting, or separate samples, ``(x, y)``. If the
+            model was trained on ``x``, pass separate ones, since it may have memorized ``x``.
         tolerance: Largest loss of accuracy, by default 0.003; without labels, the largest share of
             decisions that differ, by default 0.01. The stop
             rule has this risk, or 1% if that is more.
@@ -76,8 +76,7 @@ def distill(
         batch_size: Samples per step of training.
         width: Units of plain layers; by default the size of the model's state, at most 2048, or
             its channels.
-        architecture: Architecture that the model is an example of, for the design; known for
-            networks of ``build``.
+        architecture: Architecture of the model, for the design; known for networks of ``build``.
         activation: Activation of plain layers; by default the architecture's, or else a ReLU.
         decision: How to read an output: ``"class"``, ``"sign"``, ``"value"`` or a function.
         seed: Seed of the split, weights and batches.

@@ -75,7 +75,7 @@ class Loop:
         uses_step: Whether a step index or embedding enters the cell.
         dynamic: Whether the loop runs on other batches: new samples, and other batch sizes.
         samples_coupled: Whether samples of a batch depend on one another.
-        inputs: The batch that it was given with or found in.
+        inputs: Batch for which the loop was constructed or found.
         solves: Whether the model solves for the equilibrium; ``steps`` is then its solver's count.
         note: Limitations, in words; empty if there are none.
     """

@@ -173,9 +173,9 @@ def stop_rule(
 
     A sample stops when a signal of its change falls to a threshold. The rule promises, with the
     stated confidence, that at most a share ``risk`` of new samples have any decision that differs
-    from the one after the full count. No labels are needed. With labels, it is the share of samples
-    that lose a right decision. All tokens of a sample count together, as they depend on one
-    another.
+    from the one after the full count. No labels are needed. With labels, the risk is the share of
+    samples that lose a correct decision. All tokens of a sample count together, as they depend on
+    one another.
 
     The promise holds for new samples that are exchangeable with ``inputs``: drawn alike, in any
     order, such as independent draws of one distribution. It holds for the model as it is, and not

@@ -108,7 +108,7 @@ def build(
         The network; its parameters are named like the architecture's groups.
 
     Raises:
-        TypeError: If an argument is not of its kind, or an option does not apply.
+        TypeError: If an argument has the wrong type, or an option does not apply.
         ValueError: If an argument is out of range, or an option is unknown.
 
     Example:

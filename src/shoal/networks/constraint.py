@@ -36,33 +36,31 @@ _Gain = tuple[Callable[[], list[Tensor]], GainBound]  # of one or several weight
 
 
 class GainConstraint:
-    r"""Keeps the gain of recurrent layers, or the norms of any module's weights, below a bound.
+    r"""A bound on the gain of recurrent layers, or on the norms of any module's weights.
 
-    For a network of ``build``, the bound is about the gain $s L \|W\|$ of its recurrent layer, or
-    of the loop of them: below one, the equilibrium exists and is unique. For any other module, such
-    as the cell of an :class:`Equilibrium`, it is about the operator norm of the map that each
-    linear or convolutional weight makes, and of nothing else. A bound below one makes these cells
-    contractions:
+    For a network of ``build``, the bound limits the gain $s L \|W\|$ of its recurrent layer, or of
+    its loop of recurrent layers: below one, the equilibrium exists and is unique. For any other
+    module, such as the cell of an :class:`Equilibrium`, it limits only the operator norm of each
+    linear or convolutional weight. A bound below one makes these cells contractions:
 
     - $\varphi(Wz + Ux)$ with $|\varphi'| \le 1$, if the norm of $W$ is bounded;
     - compositions of such layers in $z$, such as $W_2\,\varphi(W_1 z + Ux)$.
 
-    It does not make a residual cell $z + g(z, x)$ a contraction: its Lipschitz constant is up to
-    $1 + \|g\|$ whatever the bound, and its state drifts as $g$ becomes small. Damp it,
+    It does not make a residual cell $z + g(z, x)$ a contraction: its Lipschitz constant may reach
+    $1 + \|g\|$ for any bound, and its state drifts as $g$ becomes small. Damp it,
     $z \mapsto \alpha z + (1 - \alpha) g(z, x)$, or normalize. Attention and normalization of the
     state are not covered either.
 
     Call ``apply`` after each step of an optimizer, or ``attach`` it to one. The bound is certified
     at every step, rounding included, at little cost: since $\|W'\| \le \|W\| + \|W' - W\|_F$, the
-    norm itself is bounded anew only when the weights have moved far enough for it to matter.
-    Weights that would exceed the bound are scaled down, also if they are frozen
-    (``requires_grad=False``).
+    norm is bounded again only after the weights have moved far enough. Weights that would exceed
+    the bound are scaled down, also if they are frozen (``requires_grad=False``).
 
-    The norm of a convolutional network's convolution is bounded by those of its symbols, the
-    matrices by which it multiplies waves: exactly for circular padding, closely for zeros. That of
-    another module's convolution is bounded by the norm of its weight as a matrix, of shape
-    (outputs, inputs × kernel positions), times the square root of the number of patches that a
-    pixel lies in. For images of any size that is certified, but above the norm by up to that root.
+    For a convolution in a network of ``build``, the bound is the largest norm of its symbols, the
+    matrices by which it multiplies waves: exact for circular padding, close for zeros. For a
+    convolution in another module, it is the norm of the weight as a matrix of shape (outputs,
+    inputs × kernel positions), times the square root of the number of patches that contain a pixel.
+    This is certified for images of any size, and exceeds the norm by at most that root.
 
     Args:
         network: A network with a recurrent layer, or any module, or an :class:`Equilibrium` of one.
@@ -70,10 +68,11 @@ class GainConstraint:
         weights: For modules, names of the weights to bound or of modules that have them, one or
             several, such as ``"recurrent"`` or ``"blocks.*.weight"``; other matrices among the
             parameters may be named too. By default the weights of all linear and convolutional
-            layers, transposed ones too, also those that the inputs go through.
+            layers, including transposed ones and layers applied to the inputs.
 
     Raises:
-        TypeError: If it is a network of ``build`` without a recurrent layer, or no module.
+        TypeError: If ``network`` is not a module, or is a network of ``build`` without a recurrent
+            layer.
         ValueError: If ``max_gain`` is not positive, the activation is not Lipschitz, there are no
             such weights, or they are computed from others by a parametrization.
 

@@ -51,15 +51,15 @@ def empirical_kernel(
 ) -> EmpiricalKernels:
     r"""Conjugate kernel and neural tangent kernel of any module, with its present weights.
 
-    Gradients are exact, whatever gradient a network, or one inside the module, was built to train
-    with. With several outputs $f_1, \dots, f_K$, in whatever shape, the NTK is the mean of the
-    outputs' own, $\frac1K \sum_k \langle \nabla f_k(x), \nabla f_k(x') \rangle$, which for the
+    Gradients are exact, also for networks that were built with an inexact gradient for training.
+    With several outputs $f_1, \dots, f_K$, in whatever shape, the NTK is the mean of the kernels of
+    the outputs, $\frac1K \sum_k \langle \nabla f_k(x), \nabla f_k(x') \rangle$, which for the
     networks of ``build`` has the same limit at infinite width as that of one output.
 
     Args:
         model: A network made by ``build``, or any module. Each sample's outputs must depend on that
-            sample alone: a module that is random or normalizes over samples is refused, such as one
-            with dropout or batch normalization in training mode.
+            sample alone. Modules that are random or normalize over samples, as by dropout or batch
+            normalization in training mode, are rejected.
         x1: Inputs, of shape (n, in_features); for other modules of any shape and dtype, with
             samples in the first dimension. A tuple of tensors, or of trees of them, is for modules
             that are called as ``model(*x1)``, a dictionary for ``model(**x1)``.
@@ -69,11 +69,11 @@ def empirical_kernel(
             default those that require a gradient; ``"all"`` includes a readout that is kept fixed.
             A parameter with several names counts once.
         features: The features of the CK: a function with the arguments of the module, or the name
-            of a submodule, whose output is taken. By default the input of a network's readout.
-        diag: Whether to return only the kernels of each input with itself, or with its partner in
-            ``x2``.
-        memory: Largest size of derivatives of other modules at a time, such as ``"2GiB"``; 1 GiB by
-            default. If they need more in all, they are computed again for each block.
+            of a submodule whose output to use. By default the input of a network's readout.
+        diag: Whether to return only the kernels of each input with itself, or with the
+            corresponding input in ``x2``.
+        memory: Memory limit for the derivatives of other modules, such as ``"2GiB"``; 1 GiB by
+            default. Beyond the limit, they are recomputed for each block.
 
     Returns:
         The matrices ``ck`` and ``ntk``, in the dtype of the outputs; of other modules at

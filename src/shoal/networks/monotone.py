@@ -44,24 +44,25 @@ class MonotoneCell(PreparedCell):
 
     The equilibrium is that of $z = \varphi(Wz + Ux + b)$ with
     $W = (1 - m) I - A^\top A + B - B^\top$, a monotone operator network (Winston and Kolter 2020).
-    The cell is one step of Peaceman-Rachford splitting,
-    $z \mapsto z + 2(I + \alpha M)^{-1}(\varphi(z - \alpha(Mz - Ux - b)) - z)$ with $M = I - W$,
-    whose fixed point is the same. Its iteration contracts whatever the parameters are. Use it as
+    The cell is one step of Peaceman-Rachford splitting, $z \mapsto z + 2(I + \alpha
+    M)^{-1}(\varphi(z - \alpha(Mz - Ux - b)) - z)$ with $M = I - W$, which has the same fixed point.
+    Its iteration contracts for all parameters. Use it as
     ``shoal.Equilibrium(shoal.MonotoneCell(...))``, with any optimizer.
 
-    A step costs two products with matrices of shape (width, width). Once per solve there are a
-    product with the inputs, one that makes $W$, and an inverse. Large parameters are safe but slow:
-    the rate is at most
-    $\sqrt{1 - 4\alpha m/(1 + 2\alpha m + \alpha^2 (\sqrt{pm} + s)^2)}$ with $p = m + \|A\|^2$ and
-    $s = \|B - B^\top\|$. ``GainConstraint(cell, weights=["symmetric", "skew"])`` bounds it.
+    A step costs two products with matrices of shape (width, width). Once per solve, it also
+    computes a product with the inputs, the matrix $W$ and an inverse. Large parameters are safe but
+    slow: the rate is at most $\sqrt{1 - 4\alpha m/(1 + 2\alpha m + \alpha^2 (\sqrt{pm} + s)^2)}$
+    with $p = m + \|A\|^2$ and $s = \|B - B^\top\|$.
+    ``GainConstraint(cell, weights=["symmetric", "skew"])`` bounds it.
 
     Args:
         in_features: Size of an input.
         width: Size of the state.
         activation: $\varphi$, as a value or by its name, such as ``"relu"`` or ``"leakyrelu:0.1"``.
-            It must nowhere decrease and have slopes of at most one, as ReLU, LeakyReLU, HardTanh,
-            Tanh, Sigmoid, Softplus, ELU and Identity do; at a grid of points that is checked.
-        margin: $m$, above 0. A larger one makes fewer steps suffice, and leaves fewer functions.
+            It must be nondecreasing with slopes of at most one, as ReLU, LeakyReLU, HardTanh, Tanh,
+            Sigmoid, Softplus, ELU and Identity are. This is checked at a grid of points.
+        margin: $m$, above 0. A larger margin speeds up convergence and restricts the functions
+            more.
 
     Attributes:
         symmetric: $A$.

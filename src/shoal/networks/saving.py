@@ -46,9 +46,9 @@ def save(net: Network[Any], path: str | os.PathLike[str]) -> None:
     """Save a network: its weights, its architecture and its trained groups, in one file.
 
     The file is a safetensors file with a description in its metadata and a checksum of both. It
-    appears under its name only when it is complete. Weights come back as they were, bit by bit,
-    NaN included, and so does their ``requires_grad``. How a network solves is not saved: it is
-    chosen when loading.
+    appears under its name only when it is complete. Weights, including NaN, and their
+    ``requires_grad`` are restored bit by bit. The solver and its options are not saved; choose them
+    when loading.
 
     Args:
         net: A network made by ``build`` or ``load``.

@@ -154,7 +154,7 @@ class Chebyshev:
         return self.coefficients.shape[-1] - 1
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Values in float64, by blocks. shape: (..., *x.shape)."""
+        """Values in float64, block by block, of shape ``(..., *x.shape)``."""
         low, high = self.span
         parts, known = [], self.coefficients.to(x.device)
         for some in x.detach().double().reshape(-1).split(max(1, _BLOCK // (self.degree + 1))):

@@ -138,7 +138,7 @@ class TrainingRun(Records):
 
 
 class TrainingError(ConvergenceError):
-    """A training broke a promise, or diverged, with ``on_violation="raise"``.
+    """A training run diverged or broke a promise, with ``on_violation="raise"``.
 
     Attributes:
         run: The run so far, or the records of a ``Watch``.

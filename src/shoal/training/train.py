@@ -71,8 +71,8 @@ def train(
     least like $(1 - \eta\lambda_0/2)^k$, that the recurrent layer stays a contraction, that
     $\lambda_{\min}(G) \ge \lambda_0/2$ and $\|\nabla\Phi\|^2 \ge \lambda_0\Phi$ and, except for the
     DEQ, that $\|G - G(0)\| \le \lambda_0/4$. Build implicit networks with ``warm_start=True``: each
-    solve then begins at the last equilibrium. About other optimizers, mini-batches, losses and
-    modules there are no theorems; everything that can be measured is recorded all the same.
+    solve then begins at the last equilibrium. No theorems cover other optimizers, mini-batches,
+    losses or modules, but all measurements are recorded.
 
     Args:
         net: A network made by ``build``, or any module; its weights that require a gradient are
@@ -90,22 +90,21 @@ def train(
         batch_size: Number of samples of each step; by default all. The loss of a batch is scaled to
             estimate $\Phi$: by the number of all samples over that of the batch.
         seed: Seed of the order of mini-batches.
-        loss: A custom loss, a function of outputs and labels; ``y`` is whatever it takes. The
-            default is $\Phi = \frac12\|f - y\|^2$, a sum over samples.
+        loss: A custom loss, a function of outputs and labels; ``y`` then has the form that it
+            expects. The default is $\Phi = \frac12\|f - y\|^2$, a sum over samples.
         monitor: Whether to measure everything, or the number of steps between two times; 10 by
             default. The loss is recorded at every step.
         promises: The promises to judge, as in :class:`Watch`; by default those of the theorem.
-        certificate: Result of ``certify`` for this network, as it is before training, and these
-            data; refused for others, for other optimizers and for mini-batches. If its conclusion
-            holds for this step size, its promises are judged instead: the rate of the loss, the
-            gain, the distance of each group of weights from its start and, for a DEQ, the least
-            eigenvalue.
+        certificate: Result of ``certify`` for this network before training and these data. It is
+            rejected for other networks, data and optimizers, and for mini-batches. If its
+            conclusion holds for this step size, its promises are checked instead: the rate of the
+            loss, the gain, the distance of each group of weights from its start and, for a DEQ, the
+            least eigenvalue.
         least_eigenvalue: $\lambda_0$; by default the least eigenvalue of $G$ at the start.
         on_violation: ``"record"`` a broken promise, ``"stop"`` there, or ``"raise"`` a
             :class:`TrainingError`. A run that diverges ends in any case, with a
             ``ConvergenceWarning`` unless it raises.
-        progress: A function to call with a :class:`TrainingProgress` at each step, such as
-            ``print``.
+        progress: Function to call with a :class:`TrainingProgress` at each step, such as ``print``.
         checkpoint: A file for the state of the run. If it exists, the run continues from it: repeat
             the call with a network built in the same way.
         checkpoint_seconds: Least time between two checkpoints; one is always written at the end.
@@ -117,7 +116,7 @@ def train(
             ``"raise"``.
         ValueError: If an argument is out of range, or the checkpoint is of another run, or the
             certificate of another network or other data.
-        TypeError: If an argument is not of its kind.
+        TypeError: If an argument has the wrong type.
 
     Example:
         >>> import torch, shoal

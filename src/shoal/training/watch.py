@@ -29,31 +29,31 @@ _WORDS = {
 
 
 class Watch:
-    r"""Observes the training of any module by any loop.
+    r"""An observer of the training of any module by any loop.
 
     Each :meth:`record` evaluates the loss of all the samples given here with its exact gradient, in
     evaluation mode, and measures the gain of recurrent layers, the least eigenvalue of a Gram
     matrix $G$ and its drift, $\|\nabla\Phi\|^2/\lambda_0\Phi$, and the distance of each parameter
     from its start. It changes neither weights, gradients, buffers, random numbers nor warm starts.
 
-    Promises are judged where they are made. Those of the theorems (see ``train``) are about
-    full-batch gradient descent of networks made by ``build``. Declare it by ``step_size``, by an
-    ``optimizer`` that is one (``torch.optim.SGD`` without momentum or decay), or by a certificate.
-    In all other loops, two things are promised: recurrent layers stay contractions, and equilibria
-    converge. In other modules only the latter is.
+    The theorems (see ``train``) promise properties of full-batch gradient descent of networks made
+    by ``build``. To have them checked, declare gradient descent by ``step_size``, by ``optimizer``
+    (``torch.optim.SGD`` without momentum or decay), or by a certificate. In any other training
+    loop, two promises are checked: recurrent layers stay contractions, and equilibria converge. For
+    other modules, only convergence is checked.
 
     Args:
         net: Any module; parameters that require a gradient are watched.
         x: Inputs: the training set, or a part of it; several inputs as in ``train``.
-        y: Labels in the shape of the outputs, or whatever ``loss`` takes.
-        loss: A custom loss, as a function of outputs and labels. Theorems are about
+        y: Labels in the shape of the outputs, or in the form that ``loss`` expects.
+        loss: A custom loss, as a function of outputs and labels. The theorems assume
             $\Phi = \frac12\|f - y\|^2$.
         optimizer: The optimizer of the loop. Unless it is gradient descent, a certificate is
             refused.
         step_size: Step size of full-batch gradient descent. ``"auto"``: one over the largest
             eigenvalue of the network's NTK.
-        certificate: Result of ``certify`` for this network, as it is now, and these data. Its
-            promises are judged. It also is the default of ``step_size``.
+        certificate: Result of ``certify`` for this network in its present state and these data. Its
+            promises are checked, and it sets the default of ``step_size``.
         least_eigenvalue: $\lambda_0$; by default that of $G$ at the first record.
         promises: The promises to judge, out of ``"loss"``, ``"gain"``, ``"equilibrium"``,
             ``"least_eigenvalue"``, ``"pl_ratio"`` and ``"drift"``.
@@ -70,9 +70,9 @@ class Watch:
         violations: For each broken promise, the first step at which it was broken.
 
     Raises:
-        TypeError: If an argument is not of its kind.
-        ValueError: If shapes do not fit, a promise cannot be measured, or the certificate is of
-            something else, or not about this optimizer.
+        TypeError: If an argument has the wrong type.
+        ValueError: If shapes do not fit, a promise cannot be measured, or the certificate belongs
+            to another network, other data or another optimizer.
 
     Example:
         >>> import torch, shoal
