@@ -216,6 +216,21 @@ def test_signs_and_custom_decisions() -> None:
 # What models may do
 
 
+@pytest.mark.parametrize(
+    ("y", "words"),
+    [
+        (torch.full((5,), -100), "labels besides -100"),
+        (torch.tensor([1, 2, 3, 1, 2]), "classes from 0 to 2, .* got 1 to 3"),
+        (torch.tensor([0, 1, 2, -1, 0]), "classes from 0 to 2, .* got -1 to 2"),
+        ([0, 1, 2, 1, 0], "y must be a .*Tensor"),
+    ],
+)
+def test_labels_that_no_output_can_have_are_refused(y: Tensor, words: str) -> None:
+    three = loop(lambda z, u: 0.5 * z + u, z0=U * torch.tensor([[1.0, 2.0, 3.0]]))
+    with pytest.raises((TypeError, ValueError), match=words):
+        shoal.diagnose(three, y=y)
+
+
 def test_a_sample_of_nan_is_left_out() -> None:
     model, x = foreign.Vectors(), foreign.vectors(12)
     x[4, 2] = torch.nan

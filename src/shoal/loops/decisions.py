@@ -7,7 +7,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from shoal.core.checks import one_of, real
+from shoal.core.checks import instance, one_of, real
 from shoal.core.torch_compat import pytree
 
 Kind = Literal["class", "sign", "value", "label"]
@@ -98,6 +98,8 @@ class Decisions:
             raise ValueError(
                 f"y must have one {wanted} per decision, {tuple(like.shape)}, got {tuple(y.shape)}"
             )
+        if self.kind != "value" and not bool((y != IGNORED).any()):
+            raise ValueError(f"y must have labels besides {IGNORED}, got no others")
         found = y.reshape(like.shape).to(like.device)
         if self.kind == "sign":
             return torch.where(found == IGNORED, IGNORED, (found > 0).long())
@@ -162,6 +164,8 @@ def decisions_of(
         tolerance: Relative distance up to which values agree.
     """
     tolerance = real("tolerance", tolerance, above=0, below=1)
+    if y is not None:
+        instance("y", y, Tensor)
     if callable(decision):
         found = decision(output)
         if not isinstance(found, Tensor) or not found.dim():

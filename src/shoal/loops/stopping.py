@@ -116,7 +116,9 @@ class CalibratedRule:
             f"at most {self.risk:.2%} of samples {unit}, with {self.confidence:.0%} confidence"
         )
         if self.threshold == -math.inf:
-            return f"runs all {counted(self.steps, 'iteration')}: no threshold keeps that {promise}"
+            return (
+                f"runs all {counted(self.steps, 'iteration')}: no threshold ensures that {promise}"
+            )
         return (
             f"stops a sample once the {WORDS[self.signal]} is at most {self.threshold:.3g}, after "
             f"{counted(self.steps, 'iteration')} at the latest: {self.savings:.0%} fewer "

@@ -14,7 +14,10 @@ from torch.nn import Module
 
 from shoal.core.torch_compat import pytree
 
-_RECORDERS = "torch.fx.experimental.symbolic_shapes", "torch.export", "torch._export"
+_RECORDERS = (
+    *("torch.fx.experimental.symbolic_shapes", "torch.export", "torch._export"),
+    "torch._subclasses.fake_tensor",
+)
 _IDENTITIES = {  # operations that pass their first argument on
     *("aten::detach", "aten::detach_", "aten::alias", "aten::lift_fresh_copy"),
     *("aten::lift_fresh", "aten::lift"),
