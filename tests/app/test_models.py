@@ -108,6 +108,30 @@ def test_the_weights_of_a_model_of_ones_own(net: torch.nn.Module) -> None:
     assert found["equilibrium"]["jacobian"]["norms"][0] == pytest.approx(norm, rel=1e-4)
 
 
+def test_samples_and_labels_that_do_not_fit(net: torch.nn.Module) -> None:  # noqa: ARG001
+    Path("file.py").write_text(LOOPED)
+    space: dict[str, object] = {}
+    exec(LOOPED, space)
+    torch.save(space["make_model"]().state_dict(), "model.pt")
+    np.save("tokens.npy", np.arange(40).reshape(8, 5) % 5)
+    np.save("unknown.npy", np.arange(40).reshape(8, 5))
+    np.save("more.npy", np.zeros((90, 5), dtype=int))
+    np.save("classes.npy", np.full((8, 5), 3))
+    np.save("number.npy", np.float32(3))
+    for data, labels, words in (
+        ("unknown.npy", None, "must have samples that Looped takes, got (4, 5) of int64"),
+        ("x.npy", None, "must have samples that Looped takes"),
+        ("number.npy", None, "must have samples in its first dimension"),
+        ("tokens.npy", "number.npy", "must have samples in its first dimension"),
+        ("tokens.npy", "more.npy", "must have one entry per sample, 8, got 90"),
+        ("tokens.npy", "classes.npy", "must have classes from 0 to 2"),
+    ):
+        more = () if labels is None else ("--labels", labels)
+        result = run("diagnose", "model.pt", "--code", "file.py:make_model", "--data", data, "-n",
+                     "4", *more, code=2)  # fmt: skip
+        assert words in result.output
+
+
 class Evil:
     """Leaves a mark when it is unpickled."""
 

@@ -85,6 +85,24 @@ def test_without_labels_nothing_is_lost_against_the_trained_count(name: str) -> 
     assert d.running_on in ("changes nothing", "unknown")
 
 
+def test_samples_that_diverge_do_not_hide_that_running_on_hurts() -> None:
+    u = torch.linspace(-1, 1, 40, dtype=torch.float64)[:, None]
+    factor = torch.where(torch.arange(40)[:, None] < 2, 3.0, 1.0).double()
+    several = shoal.Loop(lambda z, u, c: c * z + u / 4, torch.zeros_like(u), u, factor, steps=4)
+    d = shoal.diagnose(several, y=several.run(u, factor))
+    assert (d.running_on, d.stop_at) == ("hurts", 4)
+
+
+def test_a_loss_that_few_samples_show_is_not_called_nothing() -> None:
+    u = torch.linspace(-1, 1, 40, dtype=torch.float64)[:, None]
+    drift = torch.where(torch.arange(40)[:, None] < 2, 0.1, 0.0).double()  # two change their sign
+    drifting = shoal.Loop(lambda z, a: z + a, u, drift, steps=4)
+    d = shoal.diagnose(drifting, y=(u > 0).long(), decision="sign")
+    assert d.running_on == "unknown"
+    assert "accuracy 95.0%" in str(d)
+    assert "cannot tell" in d.verdict
+
+
 def test_more_iterations_than_trained_are_advised_where_they_help() -> None:
     model, _, data = trained.load("residual")
     model.steps = 3  # type: ignore[assignment]

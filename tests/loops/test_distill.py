@@ -161,6 +161,62 @@ def test_real_targets_and_values() -> None:
     assert free.original.scores.agreement == 1.0
 
 
+class Signs(nn.Module):
+    """One number per image of 3 x 3 pixels, after five iterations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell, self.readout = nn.Linear(9, 9), nn.Linear(9, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = x = x.flatten(1)
+        for _ in range(5):
+            z = torch.tanh(self.cell(z) / 2 + x)
+        return self.readout(z)
+
+
+@pytest.mark.parametrize("low", [0, -1])
+def test_plain_layers_learn_signs(low: int) -> None:
+    torch.manual_seed(0)
+    model, x = Signs().eval(), torch.randn(400, 1, 3, 3)
+    y = torch.where(x.sum((1, 2, 3)) > 0, 1, low)
+    y[::3] = -100  # which a squared error must not take for a number
+    t = shoal.distill(model, x, y, depths=(1,), epochs=40, width=64)
+    accuracy = by_name(t)["plain layer, on labels"].scores.accuracy
+    assert accuracy is not None
+    assert accuracy > 0.85
+
+
+@pytest.mark.thorough
+@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
+def test_a_plain_layer_of_images_is_exported_for_images(tmp_path: Path) -> None:
+    runtime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    torch.manual_seed(0)
+    x, name = torch.randn(40, 1, 3, 3), "plain layer, on outputs"
+    t = shoal.distill(Signs().eval(), x, depths=(1,), epochs=1)
+    session = runtime.InferenceSession(t.export(tmp_path / "layer.onnx", name))
+    (found,) = session.run(None, {session.get_inputs()[0].name: x[:7].numpy()})
+    torch.testing.assert_close(
+        torch.from_numpy(found), by_name(t)[name].module(x[:7]), rtol=1e-4, atol=1e-5
+    )
+
+
+def test_plain_layers_learn_large_targets() -> None:
+    torch.manual_seed(0)
+    model, x = Signs().eval(), torch.randn(400, 1, 3, 3)
+    t = shoal.distill(model, x, 1e5 * x.sum((1, 2, 3)), depths=(1,), epochs=40, width=64)
+    accuracy = by_name(t)["plain layer, on labels"].scores.accuracy
+    assert accuracy is not None
+    assert accuracy > 0.8
+
+
+def test_agreement_has_a_standard_error() -> None:
+    model, x = Slow().eval(), foreign.vectors(40)
+    t = shoal.distill(model, x, depths=(1,), epochs=1, tolerance=0.9)
+    assert t.original.scores.uncertainty == pytest.approx(1 / 10)
+
+
 def test_a_loop_and_several_arguments() -> None:
     loop = shoal.Loop(
         lambda z, x, u: torch.tanh(z.flip(1) / 2 + x + u), lambda x, u: x + u, steps=6
@@ -207,7 +263,8 @@ def nan(x: Tensor) -> Tensor:
         (lambda: (Slow(), nan(foreign.vectors(40))), "got NaN or infinity for 1 sample: 3", {}),
         (lambda: (Slow(), foreign.vectors(9), torch.zeros(8).long()), "y must have one entry", {}),
         (lambda: (Slow(), foreign.vectors(9), torch.arange(9)), "classes from 0 to 2", {}),
-        (lambda: (Slow(), foreign.vectors(9), torch.full((9,), -100)), "classes from 0 to 2", {}),
+        (lambda: (Slow(), foreign.vectors(9), torch.full((9,), 0.5)), "whole numbers", {}),
+        (lambda: (Slow(), foreign.vectors(9), torch.full((9,), -100)), "labels besides -100", {}),
         (lambda: (Slow(), foreign.vectors(9), torch.full((9, 3), torch.inf)), "finite targets", {}),
         (lambda: (Slow(), foreign.vectors(9)), "depths must have numbers", {"depths": (12,)}),
         (lambda: (Slow(), foreign.vectors(9)), "depths must be >= 1", {"depths": (0,)}),

@@ -97,6 +97,21 @@ def test_samples_that_depend_on_one_another_are_seen() -> None:
     assert shoal.find_loop(foreign.BatchCentered(), foreign.vectors()).samples_coupled
 
 
+def test_iterations_outside_of_the_loop_that_is_found_are_noted() -> None:
+    class Mean(foreign.Vectors):  # its first iteration has nothing to add to
+        def forward(self, x: Tensor) -> Tensor:
+            z, total = x, 0
+            for _ in range(6):
+                z = torch.tanh(self.cell(z))
+                total = total + self.readout(z)
+            return total / 6
+
+    loop = shoal.find_loop(Mean(), foreign.vectors())
+    assert loop.steps == 5
+    assert "5 iterations here may be 6 of its own" in loop.note
+    assert not shoal.find_loop(foreign.Vectors(), foreign.vectors()).note
+
+
 def test_of_several_loops_the_longest_is_found() -> None:
     loop = shoal.find_loop(foreign.TwoLoops(), foreign.vectors())
     assert loop.steps == 6

@@ -1,6 +1,7 @@
 """Trained models in files, samples for them, and ``shoal analyze --model FILE``."""
 
 import sys
+import warnings
 from collections.abc import Iterator, Mapping
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -41,7 +42,7 @@ def model_in(file: Path, code: str | None) -> Module:
             net.load_state_dict(weights)
         except RuntimeError as error:
             raise ValueError(f"{file} must hold the weights of {code}: {error}") from None
-        return net
+        return net.eval()
     try:
         return shoal.load(file, device="cpu", on_failure="status")
     except ValueError as error:
@@ -106,17 +107,30 @@ def samples_for(
         label: The labels; an .npy file beside an .npy file.
     """
     dtype = next((p.dtype for p in net.parameters()), torch.get_default_dtype())
-    if not data.endswith(".npy"):
+    if data.endswith(".npy"):
+        x, y = _rows(data, dtype), None if label is None else _rows(label, dtype)
+        if y is not None and len(y) != len(x):
+            raise ValueError(f"{label} must have one entry per sample, {len(x)}, got {len(y)}")
+        x, y = x[:n], None if y is None else y[:n]
+    else:
         loaded = load_inputs(data, dtype=dtype, most=n, prepared=False, label=label)
-        return loaded.x, loaded.y
-    x, y = _rows(data, n, dtype), None if label is None else _rows(label, n, dtype)
-    if y is not None and len(y) != len(x):
-        raise ValueError(f"{label} must have one entry per sample, {len(x)}, got {len(y)}")
+        x, y = loaded.x, loaded.y
+    try:
+        with torch.no_grad(), warnings.catch_warnings(action="ignore"):
+            net(x)
+    except shoal.ConvergenceError:
+        pass  # which is for the diagnosis to say
+    except Exception as error:  # code of the user's, which can fail in any way
+        kind = f"{tuple(x.shape)} of {str(x.dtype).removeprefix('torch.')}"
+        raise ValueError(
+            f"{data} must have samples that {type(net).__name__} takes, got {kind}: "
+            f"{type(error).__name__}: {error}"
+        ) from error
     return x, y
 
 
-def _rows(path: str, n: int, dtype: torch.dtype) -> Tensor:
-    """The first rows of an .npy file; integers stay integers."""
+def _rows(path: str, dtype: torch.dtype) -> Tensor:
+    """The rows of an .npy file; integers stay integers."""
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except OSError:
@@ -125,7 +139,9 @@ def _rows(path: str, n: int, dtype: torch.dtype) -> Tensor:
         raise ValueError(f"DATA must be an intact .npy file, got {path!r}: {error}") from None
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf" or not array.size:
         raise ValueError(f"DATA must be an .npy file of numbers, got {path!r}")
-    rows = torch.from_numpy(np.array(array[:n]))
+    if not array.ndim:
+        raise ValueError(f"DATA must have samples in its first dimension, got a number in {path!r}")
+    rows = torch.from_numpy(np.array(array))
     if not rows.isfinite().all():
         raise ValueError(f"DATA must have finite numbers, got NaN or infinity in {path!r}")
     return rows.to(dtype) if rows.is_floating_point() else rows

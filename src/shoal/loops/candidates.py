@@ -148,11 +148,15 @@ def _trained(setting: Setting, architecture: Architecture, *, on_labels: bool) -
         # the original's probabilities carry its doubts
         wanted = labels[:, 0] if on_labels and labels is not None else scores.softmax(1)
         _fit(net, flat, wanted, partial(functional.cross_entropy, ignore_index=IGNORED), setting)
-    elif on_labels and labels is not None:
-        _fit(net, flat, labels.view(scores.shape).to(scores), functional.mse_loss, setting)
     else:
-        size = scores.square().mean().sqrt()  # outputs of size one are learned, as weights are
-        _fit(net, flat, scores / size, functional.mse_loss, setting)
+        wanted = scores
+        if on_labels and labels is not None:
+            wanted = labels.view(scores.shape).to(scores)
+        if on_labels and labels is not None and kind == "sign":
+            known = torch.where(labels == IGNORED, setting.outputs.decided, labels)
+            wanted = setting.decisions.threshold + 2 * known.view(scores.shape).to(scores) - 1
+        size = wanted.square().mean().sqrt()  # outputs of size one are learned, as weights are
+        _fit(net, flat, wanted / size, functional.mse_loss, setting)
         with torch.no_grad():
             net.readout.mul_(size)
     return net if images or x.dim() == 2 else nn.Sequential(nn.Flatten(), net)

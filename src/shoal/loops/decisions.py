@@ -101,7 +101,11 @@ class Decisions:
         found = y.reshape(like.shape).to(like.device)
         if self.kind == "sign":
             return torch.where(found == IGNORED, IGNORED, (found > 0).long())
-        return found.to(like.dtype) if self.kind == "value" else found.long()
+        if self.kind == "value":
+            return found.to(like.dtype)
+        if found.is_floating_point() and not bool((found == found.round()).all()):
+            raise ValueError("y must have classes, which are whole numbers, got others among them")
+        return found.long()
 
     @property
     def words(self) -> str:
@@ -170,8 +174,20 @@ def decisions_of(
     if not logits.is_floating_point():
         return Decisions("label", tolerance=tolerance, custom=tensor_of)
     kind, axis = _kind(logits, y) if decision is None else (decision, _axis(logits, y))  # type: ignore[assignment]
+    if kind == "class" and y is not None:
+        check_classes(y, logits.shape[axis])
     found_kind = Decisions(kind, axis, _threshold(logits, y, kind), tolerance)
     return _scaled(found_kind, output)
+
+
+def check_classes(y: Tensor, count: int) -> None:
+    """Refuse labels that are no classes."""
+    known = y[y != IGNORED]
+    if known.numel() and not 0 <= float(known.min()) <= float(known.max()) < count:
+        raise ValueError(
+            f"y must have classes from 0 to {count - 1}, or {IGNORED} for decisions to ignore, got "
+            f"{known.min():g} to {known.max():g}"
+        )
 
 
 def _kind(logits: Tensor, y: Tensor | None) -> tuple[Kind, int]:

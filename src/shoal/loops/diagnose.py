@@ -218,7 +218,10 @@ class _Measured:
         if self.loop.samples_coupled or (len(self.counted) > 1 and mixes(self.loop, self.inputs)):
             yield "samples of the batch depend on one another: decisions are those of this batch"
         if self.loop.max_steps is not None and self.run.grid[-1] == self.loop.max_steps:
-            yield f"the model's step embeddings end at {self.loop.max_steps} iterations"
+            yield (
+                f"the model's step embeddings, or the parts of the input that its iterations "
+                f"read, end at {self.loop.max_steps} iterations"
+            )
         if starts is not None:
             yield f"the first state is random: two starts agree in {starts:.1%} of decisions"
 

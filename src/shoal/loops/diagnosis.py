@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from shoal.core.figures import COLORS, GRAY, Figure, empty_figure
 from shoal.core.files import finite, json_text
 from shoal.core.words import Part, Row, counted
-from shoal.loops.curve import Curve, Share
+from shoal.loops.curve import Curve
 from shoal.loops.equilibrium import EquilibriumReport
 from shoal.loops.loop import Loop
 from shoal.loops.verdict import Matters, RunningOn
@@ -128,7 +128,11 @@ class Diagnosis:
         """The tables, in the order of a page."""
         parts = [
             Part("curve", "Output against iterations", tuple(_curve_rows(self))),
-            Part("tried", "Tried on these samples", tuple(map(_trial_row, self.tried))),
+            Part(
+                "tried",
+                "Tried on these samples",
+                tuple(_trial_row(self.curve, one) for one in self.tried),
+            ),
             Part("behavior", "In the long run", tuple(_behavior_rows(self))),
         ]
         if self.equilibrium is not None:
@@ -223,7 +227,7 @@ def verdict_of(found: Diagnosis) -> str:
     counts = sorted({n for n in (stop, 1, found.trained, last) if n is not None})
     if curve.accuracy is not None:
         numbers = ", ".join(
-            f"{_number(curve, curve.accuracy[curve.at(n)])} after {n}" for n in counts
+            f"{_number(curve, curve.accuracy[curve.at(n)].value)} after {n}" for n in counts
         )
         facts = f"{curve.quality} is {numbers}"
     else:
@@ -243,10 +247,11 @@ def verdict_of(found: Diagnosis) -> str:
     return f"{run}: {facts}{no_loop}{on}; {output}."
 
 
-def _number(curve: Curve, one: Share) -> str:
-    if curve.quality == "score" or one.value < _FAR_OFF:
-        return f"{one.value:.4g}"
-    return f"{one.value:.1%}"
+def _number(curve: Curve, value: float, lowest: float | None = None) -> str:
+    """A quality in words, in percent unless it or the lowest of its row is far off."""
+    if curve.quality == "score" or (value if lowest is None else lowest) < _FAR_OFF:
+        return f"{value:.4g}"
+    return f"{value:.1%}"
 
 
 def _curve_rows(found: Diagnosis) -> list[Row]:
@@ -259,10 +264,8 @@ def _curve_rows(found: Diagnosis) -> list[Row]:
         value = f"{1e3 * curve.seconds[k]:.3g} ms"
         if curve.accuracy is not None:
             one = curve.accuracy[k]
-            ends = f"{_number(curve, one._replace(value=one.low))} to " + _number(
-                curve, one._replace(value=one.high)
-            )
-            value = f"{curve.quality} {_number(curve, one)} ({ends}), {value}"
+            middle, low, high = (_number(curve, v, one.low) for v in (one.value, one.low, one.high))
+            value = f"{curve.quality} {middle} ({low} to {high}), {value}"
         if curve.sample_accuracy is not None:
             words.append(f"{curve.sample_accuracy[k].value:.1%} of samples all correct")
         marks = [w for n, w in ((found.trained, "trained"), (found.stop_at, "stop")) if n == steps]
@@ -270,8 +273,10 @@ def _curve_rows(found: Diagnosis) -> list[Row]:
     return rows
 
 
-def _trial_row(trial: Trial) -> Row:
-    score = "" if trial.accuracy is None else f"quality {trial.accuracy:.4g}, "
+def _trial_row(curve: Curve, trial: Trial) -> Row:
+    score = ""
+    if trial.accuracy is not None:
+        score = f"{curve.quality} {_number(curve, trial.accuracy)}, "
     return Row(
         trial.name, f"{score}{1e3 * trial.seconds:.3g} ms", f"agrees in {trial.agreement:.1%}"
     )

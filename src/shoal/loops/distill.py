@@ -18,7 +18,7 @@ from shoal.core.settings import in_standard_settings
 from shoal.core.torch_compat import pytree
 from shoal.loops.candidates import Setting, candidates
 from shoal.loops.consistency import LoopModule
-from shoal.loops.decisions import IGNORED, Decision, Decisions, decisions_of
+from shoal.loops.decisions import IGNORED, Decision, Decisions, check_classes, decisions_of
 from shoal.loops.distillation import Distillation, Measured
 from shoal.loops.find import find_loop
 from shoal.loops.loop import Loop, rows_of
@@ -202,11 +202,9 @@ def _labels(y: Tensor, outputs: Outputs, decisions: Decisions) -> Tensor:
     """Labels in the shape of the decisions."""
     labels = decisions.labels(y, outputs.decided)
     if decisions.kind == "class":
-        known, count = labels[labels != IGNORED], outputs.scores.shape[-1]
-        if not len(known) or not 0 <= int(known.min()) <= int(known.max()) < count:
-            raise ValueError(
-                f"y must have classes from 0 to {count - 1}, or {IGNORED} for decisions to ignore"
-            )
+        check_classes(labels, outputs.scores.shape[-1])
+        if bool((labels == IGNORED).all()):
+            raise ValueError(f"y must have labels besides {IGNORED}, got no others")
     return labels
 
 

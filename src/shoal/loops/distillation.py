@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import Module
 
 from shoal.core.checks import as_path, one_of
@@ -291,9 +291,8 @@ def _row(one: Measured) -> str:
 def _export_program(one: Measured, inputs: tuple[Any, ...], target: Path) -> None:
     """Write a module as an ONNX program."""
     module = one.module
-    inner = module[1] if isinstance(module, nn.Sequential) else module
-    if isinstance(inner, Network):
-        export(inner, target)
+    if isinstance(module, Network):
+        export(module, target)
         return
     if isinstance(module, LoopModule) and module.rule is not None:
         raise TypeError(f"{one.name} stops samples one by one, which ONNX cannot express")
@@ -304,11 +303,12 @@ def _export_program(one: Measured, inputs: tuple[Any, ...], target: Path) -> Non
         )
     samples = torch.export.Dim("samples")
     few = tuple(t[:3] if isinstance(t, Tensor) else t for t in inputs)
-    shapes = tuple({0: samples} if isinstance(t, Tensor) else None for t in few)
+    each = tuple({0: samples} if isinstance(t, Tensor) else None for t in few)
+    shapes: Any = {"inputs": each} if isinstance(module, LoopModule) else each
     try:
         with evaluating(module), torch.no_grad():
             program = torch.onnx.export(
-                module, few, dynamic_shapes={"inputs": shapes}, dynamo=True, verbose=False
+                module, few, dynamic_shapes=shapes, dynamo=True, verbose=False
             )
     except Exception as error:  # the exporter and the model's own code can fail in any way
         line = next(iter(str(error.__cause__ or error).strip().splitlines()), "")[:200]

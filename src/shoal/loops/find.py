@@ -159,11 +159,15 @@ class _TracedParts:
     def loop(self, inputs: tuple[Any, ...]) -> Loop:
         """The loop, not verified yet."""
         segments = next(iter(self._segments.values()))
-        note = ""
+        note, steps, more = "", self.repeats.count, self.repeats.uses_outside
+        if more:
+            note = (
+                f"the model applies the weights of the loop {counted(more, 'more time')} before or "
+                f"after it: {steps} iterations here may be {steps + more} of its own"
+            )
         for other in self.others:
             names = ", ".join(sorted(other.parameters)[:2]) or "no weights"
             note = f"the model has another loop, of {other.count} steps with {names}, ..."
-        steps = self.repeats.count
         loop = Loop.of(self, *inputs, steps=steps, uses_step=bool(segments.steps), note=note)
         if segments.limited:
             loop.max_steps = steps

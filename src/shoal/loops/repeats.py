@@ -1,5 +1,6 @@
 """The longest run of operations that a trace repeats, and what passes from repeat to repeat."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -105,6 +106,18 @@ class Repeats:
         fixed = (a.value for a in self.all_arguments if isinstance(a, Fixed))
         names = (self.trace.tensors.get(v.name) for v in fixed if isinstance(v, fx.Node))
         return {name for name in names if name is not None}
+
+    @property
+    def uses_outside(self) -> int:
+        """How often operations before and after the loop use all of its parameters once more."""
+
+        def uses(nodes: Sequence[fx.Node]) -> Counter[str | None]:
+            leaves = (leaf for node in nodes for leaf in self.trace.arguments(node)[0])
+            return Counter(self.trace.tensors.get(v.name) for v in leaves if isinstance(v, fx.Node))
+
+        nodes = self.trace.nodes
+        inside, outside = uses(self.body), uses(nodes[: self.start] + nodes[self.stop :])
+        return min((outside[name] // inside[name] for name in self.parameters), default=0)
 
 
 def find_repeats(trace: Trace) -> list[Repeats]:

@@ -26,7 +26,7 @@ class Scores(NamedTuple):
         accuracy: Share of right decisions, or of the variance of real targets that is explained;
             ``None`` without labels.
         accuracy_loss: Accuracy of the original minus this one.
-        uncertainty: Standard error of that loss; ``None`` for real targets.
+        uncertainty: Standard error of the loss; ``None`` for real targets.
     """
 
     agreement: float
@@ -77,16 +77,19 @@ def scores_of(
     alike = decisions.same(found.decided, original.decided)
     ours, theirs = (_centered(one.scores.double(), decisions) for one in (found, original))
     error = float((ours - theirs).norm()) / (float(theirs.norm()) or 1.0)
-    accuracy = loss = uncertainty = None
+    accuracy = loss = None
+    lost: Tensor | None = (~alike).double().mean(1)
     if labels is not None and decisions.kind == "value":
         accuracy = _explained(found.decided, labels)
-        loss = _explained(original.decided, labels) - accuracy
+        loss, lost = _explained(original.decided, labels) - accuracy, None
     elif labels is not None:
         known = labels != IGNORED
         right, before = ((one.decided == labels) & known for one in (found, original))
         accuracy = int(right.sum()) / int(known.sum())
         lost = (before.double() - right.double()).sum(1) * len(known) / known.sum()
         loss = float(lost.mean())
+    uncertainty = None
+    if lost is not None:
         spread = float(lost.std()) / len(lost) ** 0.5 if len(lost) > 1 else 1.0
         uncertainty = max(spread, 1 / len(lost))  # one sample more or less, at least
     return Scores(

@@ -11,7 +11,7 @@ from shoal.loops.loop import Memory, Output, State, rows_of
 WORDS = {  # what each signal measures; the smaller, the more settled the sample is
     "output": "largest change of a decision's probabilities",
     "state": "change of the state, scaled to length one",
-    "margin": "least margin of a decision, subtracted from one",
+    "margin": "distance of the least margin of a decision from one",
     "ratio": "largest change of a decision's probabilities, relative to its margin",
     "acceleration": "change of the change of a decision's probabilities",
 }

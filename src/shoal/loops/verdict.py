@@ -17,6 +17,7 @@ _NEARLY = 0.9  # agreement with the long run, from which an unlabeled loop may b
 _WORST = -1e30  # quality of what is not finite
 _FLAT = 0.25  # points of quality within which two counts are equally good
 _LOSS = 2.0  # points of quality that running on must lose to hurt
+_MOST = 100.0  # points of one sample that count as evidence, so that a few outliers hide nothing
 
 
 @dataclass(frozen=True)
@@ -77,9 +78,9 @@ class _Qualities:
         """How many points are gained between two places, and whether chance is ruled out."""
         each = (self.points[end] - self.points[start]) * self.weights
         count = len(each)
-        error = float(each.std()) / count**0.5 if count > 1 else float("inf")
-        mean = float(each.mean())
-        return mean, abs(mean) > 2 * error
+        mean, bounded = float(each.mean()), each.clamp(-_MOST, _MOST)
+        error = float(bounded.std()) / count**0.5 if count > 1 else float("inf")
+        return mean, abs(float(bounded.mean())) > 2 * error
 
 
 def _by_quality(quality: _Qualities, curve: Curve, trained: int | None) -> Choice:
@@ -94,8 +95,8 @@ def _by_quality(quality: _Qualities, curve: Curve, trained: int | None) -> Choic
     gained, certain = quality.gain(0, stop)
     lost, lost_certainly = quality.gain(len(grid) - 1, stop)
     running: RunningOn = "changes nothing"
-    if lost > _LOSS and lost_certainly:
-        running = "hurts"
+    if lost > _LOSS:
+        running = "hurts" if lost_certainly else "unknown"
     elif own is not None and best > quality.means[own] + 1 and good[-1] > own:
         running = "helps" if stop > own and quality.gain(own, stop)[1] else "unknown"
     by_loop, by_loop_certainly = quality.gain(0, own if own is not None else stop)
