@@ -106,6 +106,14 @@ def test_verdicts() -> None:
     assert words.startswith("R² on 200 samples: loop 0.9")
     assert "No evidence that the loop helps on this data." in words
     assert words.endswith("is simpler.") or "use that" in words
+    assert "-0.000" not in words
+    linear.predictions[LINEAR] = linear.targets
+    linear.predictions[LAYER] = linear.targets + 0.1 * linear.data.x[:, :1]
+    linear.predictions[LOOP] = linear.targets + 0.2 * linear.data.x[:, :1]
+    words = verdict(linear)
+    assert "hurts on this data, by 0.00" in words
+    assert "± 0.000." not in words  # as many digits as an error needs
+    assert ". Ridge regression is better by 0.00" in words
     contest = compare(table(x, (x[:, 0] > 0).long(), classes=("no", "yes")), RELU)
     assert verdict(contest).startswith("Accuracy on 200 samples: loop 9")
     better = contest.predictions[LAYER].clone()

@@ -149,7 +149,8 @@ STRANGE: dict[str, tuple[str | bytes, dict[str, Any], Read | str]] = {
         KIND,
         r"1 of 4 rows .* column 'b' \('' in line 5\).*drop_missing=True",
     ),
-    "missing target": (TABLE + "7,8,NaN\n", KIND, "column 'kind' .*drop_missing=True"),
+    "missing target": (TABLE + "7,8,NaN\n", KIND, r"'kind' \(.*drop_missing=True, or fill"),
+    "empty target": ("a,b,kind\n1,2,\n3,4,\n", KIND, "the target column 'kind' is empty"),
     "infinite": (TABLE + "-inf,8,cat\n", KIND, "column 'a' .*drop_missing=True"),
     "overflow": (
         TABLE + "1e999,8,cat\n",

@@ -71,7 +71,10 @@ def shown(score: Score, contest: Contest) -> str:
     """A score with its standard error."""
     if contest.classes:
         return f"{100 * score.mean:.1f} ± {100 * score.error:.1f}%"
-    return f"{score.mean:.3f} ± {score.error:.3f}"
+    digits = 3
+    if 0 < score.error < _FINE:
+        digits = min(6, 1 - math.floor(math.log10(score.error)))
+    return f"{score.mean:z.{digits}f} ± {score.error:.{digits}f}"
 
 
 def _choice(contest: Contest, name: str) -> str:
@@ -132,6 +135,7 @@ def _draw_residuals(axes: Axes, y: Tensor, found: Tensor) -> None:
     legend_below(axes)
 
 
+_FINE = 0.002  # standard errors of R² below it are shown with two digits of their own
 _SHOWN = 8  # confusions, and columns
 
 
@@ -310,7 +314,8 @@ def verdict(contest: Contest) -> str:
     ahead = {name: contest.difference(name, kernel) for name in rest}
     best = max(rest, key=lambda name: ahead[name].mean)
     if ahead[best].is_clear():
-        return f"{lead} {titles[best]} is better by {shown(ahead[best], contest)}: use that."
+        name = titles[best][0].upper() + titles[best][1:]
+        return f"{lead} {name} is better by {shown(ahead[best], contest)}: use that."
     if not contest.difference(kernel, LINEAR).is_clear():
         return f"{lead} {titles[LINEAR].capitalize()} does as well, and is simpler."
     return lead

@@ -88,7 +88,10 @@ def load_inputs(
     except ValueError as error:
         raise ValueError(_in_options(str(error))) from None
     if len(raw.classes) == 1:
-        raise ValueError(f"labels of {raw.name} must have two classes or more, got one")
+        raise ValueError(
+            f"labels of {raw.name} must have two classes or more, got {raw.classes[0]!r} alone: "
+            "choose another column with --label"
+        )
     count, x, notes = len(raw), raw.x, [_in_options(note) for note in raw.notes]
     if n is not None and not 2 <= n <= count:
         raise ValueError(f"-n must be between 2 and {count} for {raw.name}, got {n}")
@@ -219,6 +222,6 @@ def _normalized(name: str, x: Tensor) -> Tensor:
     x = x / x.abs().max().clamp(min=torch.finfo(x.dtype).tiny)  # so that no square overflows
     x = x - x.mean(dim=0)
     size = x.square().sum(dim=1).mean().sqrt()
-    if size == 0:
+    if size == 0 or (x == x[0]).all():  # the mean of a constant is not it but for rounding
         raise ValueError(f"{name} must have samples that differ")
     return x / size

@@ -109,7 +109,7 @@ def read_csv(
         columns, target = columns[1:], None if target is None else target - 1
     missing = np.logical_or.reduce([column.missing for column in columns])
     if missing.any():
-        _check_missing(file, columns, missing, drop_missing)
+        _check_missing(file, columns, missing, drop_missing, target)
         notes.append(f"{missing.sum()} of {len(rows)} rows have missing values and are left out.")
         columns = [column.take(~missing) for column in columns]
     y = None if target is None else columns.pop(target)
@@ -253,7 +253,7 @@ def _rows(path: Path, text: str, separator: str) -> tuple[list[list[str]], list[
             if not any(cells):
                 continue
             if rows and len(cells) != len(rows[0]):
-                got = f"{len(cells)} in line {reader.line_num}"
+                got = f"{len(cells)} in line {reader.line_num}: mend that line"
                 wanted = f"{len(rows[0])} cell{'s' * (len(rows[0]) != 1)} in each row"
                 raise damaged(path, f"{wanted} (separator {separator!r})", got)
             rows.append(cells)
@@ -316,9 +316,15 @@ def _numbers(cells: Sequence[str]) -> NDArray[Any]:
 
 
 def _check_missing(
-    path: Path, columns: list[_Column], missing: NDArray[Any], drop_missing: bool
+    path: Path,
+    columns: list[_Column],
+    missing: NDArray[Any],
+    drop_missing: bool,
+    target: int | None,
 ) -> None:
     """Refuse missing values, unless their rows are to be left out and others remain."""
+    if target is not None and columns[target].missing.all():
+        raise ValueError(f"{path}: the target column {columns[target].name!r} is empty")
     for column in columns:
         if column.missing.all():
             raise ValueError(
@@ -327,10 +333,12 @@ def _check_missing(
     worst = max(columns, key=lambda column: int(column.missing.sum()))
     if not drop_missing:
         first = worst._shown(int(worst.missing.argmax()))
+        is_target = target is not None and worst is columns[target]
+        drop = "" if is_target else f"the column with drop={worst.name!r}, "
         raise ValueError(
             f"{path}: {missing.sum()} of {len(missing)} rows have missing values, most in column "
-            f"{worst.name!r} ({first}): leave the rows out with drop_missing=True, the column with "
-            f"drop={worst.name!r}, or fill them in"
+            f"{worst.name!r} ({first}): leave the rows out with drop_missing=True, {drop}or fill "
+            "them in"
         )
     if missing.all():
         raise ValueError(
