@@ -280,7 +280,7 @@ def nan(x: Tensor) -> Tensor:
         ),
         (
             lambda: (shoal.Loop(torch.tanh, foreign.vectors(9), steps=4), foreign.vectors(9)),
-            "give z0 as a function",
+            "pass z0 as a function",
             {},
         ),
     ],

@@ -134,8 +134,8 @@ def tensor_of(output: Any) -> Tensor:
         leaves = [t for t in leaves if t.is_floating_point()][:1] or leaves[:1]
     if not leaves or not leaves[0].dim():
         raise ValueError(
-            "the output must have a tensor with one entry per sample; give decision=, a function "
-            "of the output that returns the decisions"
+            "the output must contain a tensor with one entry per sample; pass decision=, a "
+            "function that returns the decisions of an output"
         )
     found: Tensor = leaves[0]
     return found

@@ -131,7 +131,9 @@ def distill(
 def module_steps(loop: Loop) -> int:
     """The number of iterations of a loop, which must be known."""
     if loop.steps is None:
-        raise ValueError("model must be a loop whose own count is known: give steps to Loop")
+        raise ValueError(
+            "model must be a loop with a known number of iterations: pass steps= to Loop"
+        )
     return loop.steps
 
 
