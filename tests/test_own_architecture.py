@@ -245,7 +245,7 @@ class Named(shoal.Architecture):
 
 @pytest.mark.parametrize("group", ["forward", "spec", "training", "a.b", ""])
 def test_names_that_no_parameter_can_have(group):
-    with pytest.raises(ValueError, match="leaves free"):
+    with pytest.raises(ValueError, match="named like attributes of"):
         network(Named(group), 8)
 
 

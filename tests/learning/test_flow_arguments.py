@@ -119,7 +119,7 @@ def test_bad_kernels():
         ({"kernels": Kernels(ck, ck * math.nan)}, "kernels.ntk must be finite"),
         ({"cross": Kernels(*(c.T for c in cross))}, r"cross.ck must have shape \(3, 3\)"),
         ({"cross": cross, "prior": ck}, r"prior must have shape \(1,\) or \(1, 1\)"),
-        ({"prior": ck}, "prior is for test inputs"),
+        ({"prior": ck}, "prior requires cross"),
     ]
     for options, complaint in cases:
         with pytest.raises(ValueError, match=complaint):
@@ -128,7 +128,7 @@ def test_bad_kernels():
         LinearTraining(ck, Y)
     diagonal = LinearTraining(k, Y, cross=cross, prior=shoal.kernel(DEQ_RELU, X_TEST).ck[0])
     assert diagonal.run(1.0).test_std.shape == (1, 1)
-    with pytest.raises(ValueError, match="needs the whole prior"):
+    with pytest.raises(ValueError, match="requires the full prior"):
         diagonal.run(1.0, covariance="full")
     with pytest.raises(ValueError, match="loss must be > 0"):
         diagonal.time_to(0.0)

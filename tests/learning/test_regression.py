@@ -74,7 +74,7 @@ def test_a_constant_of_any_size_changes_nothing():
     assert moved.gcv() == pytest.approx(plain_fit.gcv(), rel=1e-8)
     same = plain_fit.log_marginal_likelihood
     assert moved.log_marginal_likelihood == pytest.approx(same, rel=1e-8)
-    with pytest.warns(UserWarning, match="take center=True, which fits it"):
+    with pytest.warns(UserWarning, match="pass center=True to fit it"):
         off = shoal.kernel_regression(RELU, x, 5 * x[:, 0] + noise + 1000, center=False)
     assert off.loo().mean_squared_error > 10 * moved.loo().mean_squared_error
 

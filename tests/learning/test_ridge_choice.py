@@ -70,7 +70,7 @@ def test_generalized_cross_validation(ridge):
         assert abs(value - expected) < 4 * error
         assert 0 < error < 0.1 * expected
     for name in ("gcv", "loo"):
-        with pytest.raises(ValueError, match=f"{name} needs method='cholesky' in float64"):
+        with pytest.raises(ValueError, match=f"{name} requires method='cholesky' in float64"):
             getattr(iterated, name)()
 
 
@@ -155,7 +155,7 @@ def test_selection_finds_what_made_the_data():
     ("options", "error", "text"),
     [
         ({"ridge": "best"}, ValueError, "ridge must be one of 'gcv', 'loo', 'likelihood', got"),
-        ({"ridge": "gcv", "method": "cg"}, ValueError, "ridge='gcv' needs method='cholesky'"),
+        ({"ridge": "gcv", "method": "cg"}, ValueError, "ridge='gcv' requires method='cholesky'"),
         ({"ridge": "loo", "memory": "1MiB"}, ValueError, "an eigendecomposition needs"),
         ({"ridge": None}, TypeError, "ridge must be a real number"),
     ],

@@ -158,7 +158,7 @@ def test_refusals(model: nn.Module, x: object, message: str) -> None:
 
 def test_other_inputs_are_refused() -> None:
     loop = shoal.find_loop(foreign.LoopedTransformer(), foreign.tokens())
-    with pytest.raises(ValueError, match="inputs must be like those the loop was found with"):
+    with pytest.raises(ValueError, match="inputs must match those the loop was found with"):
         loop.run(foreign.tokens(5, 9))
     with pytest.raises(TypeError, match="model must be"):
         shoal.find_loop(torch.tanh, foreign.tokens())  # type: ignore[arg-type]

@@ -50,7 +50,7 @@ def test_a_loop_of_one_batch() -> None:
         assert torch.equal(loop.run(steps=n), output)
     assert torch.equal(loop.run(), outputs[2])
     assert not loop.dynamic
-    with pytest.raises(ValueError, match="give z0 as a function of the inputs"):
+    with pytest.raises(ValueError, match="pass z0 as a function of the inputs"):
         loop.begin(torch.randn(4, 5))
 
 
@@ -60,7 +60,7 @@ def test_a_loop_of_any_inputs() -> None:
     assert loop.dynamic
     assert torch.equal(loop.run(x, steps=4), unrolled(x, 4))
     assert torch.equal([*loop.states(x, steps=2)][-1], unrolled(x, 2))
-    with pytest.raises(ValueError, match="steps must be given"):
+    with pytest.raises(ValueError, match="steps is required"):
         loop.run(x)
 
 

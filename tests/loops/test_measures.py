@@ -38,5 +38,5 @@ def test_a_watch_records_a_loop() -> None:
 
 def test_a_loop_of_unknown_count_is_refused() -> None:
     loop = shoal.Loop(torch.cos, torch.zeros(3, 1))
-    with pytest.raises(ValueError, match="unknown count"):
+    with pytest.raises(ValueError, match="known number of steps"):
         LoopMeasures(loop)

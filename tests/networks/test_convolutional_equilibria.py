@@ -202,7 +202,7 @@ def test_pooled_networks_take_images_of_any_size():
 BAD = [
     (BOTH[0], {}, ValueError, "pixels must be given for a ConvDEQ whose readout sees all pixels"),
     (BOTH[0], {"pixels": (3, 0)}, ValueError, r"pixels\[1\] must be"),
-    (BOTH[0], {"pixels": (3, 3), "pixel_axes": 1}, ValueError, "pixel_axes must be that of pixels"),
+    (BOTH[0], {"pixels": (3, 3), "pixel_axes": 1}, ValueError, "pixel_axes must be the number of"),
     (BOTH[0], {"pixels": (3,) * 4}, ValueError, "pixel_axes must be 1, 2 or 3, got 4"),
     (BOTH[0], {"pixels": 28}, TypeError, "pixels must be"),
     (
@@ -225,7 +225,7 @@ def test_what_is_refused(tmp_path):
     net = network(BOTH[0], x)
     with pytest.raises(ValueError, match=r"must have the network's pixels, \(4, 4\)"):
         net(images(2, 2, 5, 4))
-    with pytest.raises(TypeError, match=r"an explicit one, such as.*got one of ConvDEQ"):
+    with pytest.raises(TypeError, match=r"an explicit network, such as.*got one of ConvDEQ"):
         shoal.export(net, tmp_path / "net.onnx")
     with pytest.raises(TypeError, match="no theorem is known"):
         shoal.certify(net, x, x[:, 0, 0, 0])

@@ -183,9 +183,9 @@ DEFAULT = DEQ(Tanh(), 0.2, 0.8)
         (DEFAULT, {"on_failure": "ignore"}, ValueError, "on_failure must be one of 'raise'"),
         (DEFAULT, {"warm_start": 1}, TypeError, "warm_start must be True or False"),
         (DEFAULT, {"max_iter": 3}, TypeError, "max_iter"),
-        (EXPLICIT[0], {"solver": Anderson()}, TypeError, "for implicit architectures"),
-        (EXPLICIT[0], {"warm_start": True}, TypeError, "for implicit architectures"),
-        (EXPLICIT[0], {"on_failure": "raise"}, TypeError, "for implicit architectures"),
+        (EXPLICIT[0], {"solver": Anderson()}, TypeError, "only to implicit architectures"),
+        (EXPLICIT[0], {"warm_start": True}, TypeError, "only to implicit architectures"),
+        (EXPLICIT[0], {"on_failure": "raise"}, TypeError, "only to implicit architectures"),
         (DEFAULT, {"pixel_axes": 1}, TypeError, "pixel_axes is for networks of images"),
         (
             ConvResNet(SOFTPLUS, depth=1),

@@ -12,7 +12,7 @@ NET = shoal.build(shoal.FullyConnected(["tanh"]), in_features=2, width=3)
 @pytest.mark.parametrize(
     ("net", "name", "error", "message"),
     [
-        (shoal.build(TANH, in_features=2, width=3), "a.onnx", TypeError, "got one of DEQ: shoal.d"),
+        (shoal.build(TANH, in_features=2, width=3), "a.onnx", TypeError, "got one of DEQ; shoal.d"),
         (torch.nn.Linear(2, 3), "a.onnx", TypeError, r"made by shoal\.build, got Linear$"),
         (NET, "net.pt", ValueError, r"must end in \.onnx, got .*net\.pt"),
         (NET, "nowhere/net.onnx", ValueError, r"in a folder that exists, got .*nowhere"),
@@ -26,7 +26,7 @@ def test_what_cannot_be_exported(net, name, error, message, tmp_path):
 
 def test_equilibria_are_not_traced():
     deq = shoal.build(TANH, in_features=2, width=3)
-    with pytest.raises(TypeError, match=r"got one whose solver .* shoal\.distill"):
+    with pytest.raises(TypeError, match=r"got one whose number of solver steps .* shoal\.distill"):
         torch.export.export(deq, (torch.ones(2, 2),))
 
 

@@ -143,5 +143,5 @@ def test_symmetric_linear_networks():
 )
 def test_only_for_recurrent_matrices(architecture, law):
     options = {"pixels": (4, 4)} if isinstance(architecture, ConvDEQ) else {}
-    with pytest.raises(ValueError, match=f"weights='{law}' is for the recurrent matrices"):
+    with pytest.raises(ValueError, match=f"weights='{law}' requires an implicit network"):
         network(architecture, weights=law, **options)

@@ -144,9 +144,9 @@ def test_training_with_large_steps_keeps_the_equilibrium():
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"activation": "gelu"}, ValueError, "activation must nowhere decrease"),
+        ({"activation": "gelu"}, ValueError, "activation must be nondecreasing"),
         ({"activation": shoal.activations.Erf()}, ValueError, "slopes of at most one"),
-        ({"activation": shoal.activations.Sine()}, ValueError, "activation must nowhere decrease"),
+        ({"activation": shoal.activations.Sine()}, ValueError, "activation must be nondecreasing"),
         ({"activation": "no"}, ValueError, "activation must be one of"),
         ({"activation": 3.0}, TypeError, "activation must be an Activation"),
         ({"margin": 0}, ValueError, "margin must be > 0"),

@@ -134,14 +134,14 @@ def test_a_loaded_network_does_not_depend_on_the_file(tmp_path):
 def test_truncated_files(tmp_path, size):
     path = saved(tmp_path)
     path.write_bytes(path.read_bytes()[:size])
-    with pytest.raises(ValueError, match="damaged or no safetensors file"):
+    with pytest.raises(ValueError, match="damaged or not a safetensors file"):
         load(path)
 
 
 def test_foreign_files(tmp_path):
     path = tmp_path / "foreign"
     path.write_bytes(pickle.dumps({"a": 1}))
-    with pytest.raises(ValueError, match="damaged or no safetensors file"):
+    with pytest.raises(ValueError, match="damaged or not a safetensors file"):
         load(path)
     save_file({"weight": torch.ones(2)}, path)
     with pytest.raises(ValueError, match=r"not written by shoal\.save"):

@@ -203,5 +203,5 @@ def test_parametrized_networks_are_refused():
     """Scaling what a parametrization has made would leave the network as it is."""
     net = build(DEQ(Tanh(), 0.5, 0.5), in_features=4, width=8)
     parametrize.register_parametrization(net, "recurrent", nn.Tanh())
-    with pytest.raises(ValueError, match="computed from others by a parametrization"):
+    with pytest.raises(ValueError, match="with a parametrization"):
         GainConstraint(net)

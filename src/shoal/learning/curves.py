@@ -108,7 +108,7 @@ def learning_curve(
         raise ValueError("sizes must have at least one number, got none")
     matrix, parts = decompose(problem)
     if not float(parts.values[-1]) > parts.rounding:
-        raise AccuracyError("the kernel matrix is zero or constant: nothing is learned with it")
+        raise AccuracyError("the kernel matrix is zero or constant, so nothing can be learned")
     chosen = path_of(parts, problem.y).best(criterion) if criterion else problem.ridge
     classes = problem.classes is not None and problem.y.shape[1] > 1
     wide = Subsampling(parts, problem.y, problem.mean, chosen, classes)
@@ -131,8 +131,8 @@ def _half(wide: "Subsampling", matrix: Tensor, seed: int) -> "Subsampling":
     )
     if min(wide.limit, half.limit) < 1 + wide.constants:
         raise AccuracyError(
-            f"the kernel matrix is singular within rounding: with a ridge of {wide.ridge:g} not "
-            f"even {1 + wide.constants} samples can be predicted from; take a larger ridge"
+            f"the kernel matrix is singular within rounding: with a ridge of {wide.ridge:g} no "
+            f"prediction is possible, even for {1 + wide.constants} samples; choose a larger ridge"
         )
     return half
 

@@ -76,8 +76,8 @@ class Decomposition:
         r"""$1/(\Lambda + \lambda)$, or a refusal where that is nothing but rounding."""
         if not float(self.values[0]) + ridge > self.rounding:
             raise AccuracyError(
-                f"the kernel matrix plus a ridge of {ridge:.3g} is singular within rounding, which "
-                f"is {self.rounding:.1e}: take a larger ridge, or leave out equal samples"
+                f"the kernel matrix plus a ridge of {ridge:.3g} is singular within rounding "
+                f"({self.rounding:.1e}): choose a larger ridge, or remove duplicate samples"
             )
         return 1 / (self.values + ridge)
 
@@ -178,5 +178,5 @@ def decompose(problem: Problem) -> tuple[Tensor, Decomposition]:
         free = matrix.new_full((size,), size**-0.5)
     parts = Decomposition.of(matrix, free)
     if not problem.center and not float(parts.values[-1]) > 0:
-        raise AccuracyError("the kernel matrix is zero: there is nothing to learn from it")
+        raise AccuracyError("the kernel matrix is zero, so nothing can be learned")
     return matrix, parts

@@ -135,7 +135,9 @@ class LinearTraining:
             self._covariance = self._vectors.T @ ck.double() @ self._vectors
         if prior is not None:
             if cross is None:
-                raise ValueError("prior is for test inputs: it needs cross")
+                raise ValueError(
+                    "prior requires cross, the kernels between test and training inputs"
+                )
             self._cross_covariance = cross.ck.double() @ self._vectors
             self._prior = _checked_prior(prior, len(cross.ck))
         if not self._loss(0.0, None) <= torch.finfo(self._y.dtype).max:
@@ -288,7 +290,9 @@ class LinearTraining:
         prior, cross = self._prior, self._cross_covariance
         full = covariance == "full"
         if full and (prior is None or prior.dim() == 1):
-            raise ValueError("covariance='full' needs the whole prior covariance at test inputs")
+            raise ValueError(
+                "covariance='full' requires the full prior covariance at the test inputs"
+            )
         if prior is None or cross is None:
             return None, None
         maps = [self._test * share for share in learned]
@@ -316,8 +320,8 @@ class LinearTraining:
         if share * -math.expm1(-2 * self.resolution * time) > _MATTERS:
             warnings.warn(
                 f"the NTK is singular within rounding: {int(null.sum())} of its eigenvalues are "
-                f"below {self.resolution:g} and taken as zero; the errors in these directions, "
-                f"{share:.2g} of the initial loss, are taken never to be learned",
+                f"below {self.resolution:g} and count as zero. The errors in these directions, "
+                f"{share:.2g} of the initial loss, are assumed never to be learned",
                 ConvergenceWarning,
                 stacklevel=4,
             )

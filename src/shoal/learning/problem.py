@@ -234,8 +234,8 @@ def warn_of_scales(x: Tensor, y: Tensor, center: bool) -> None:
         if len(spread) > 1 and bool(spread.max() > _SCALES * spread.quantile(0.25)):
             warnings.warn(
                 f"the columns of x have standard deviations from {float(spread.min()):.2g} to "
-                f"{float(spread.max()):.2g}, so that few of them decide all kernels: standardize "
-                "them first, x = (x - x.mean(0)) / x.std(0)",
+                f"{float(spread.max()):.2g}, so a few of them dominate the kernel; standardize "
+                "them first: x = (x - x.mean(0)) / x.std(0)",
                 stacklevel=5,
             )
     if not center and len(y) > 1:
@@ -245,9 +245,10 @@ def warn_of_scales(x: Tensor, y: Tensor, center: bool) -> None:
         worst = int((mean - _FAR * deviation).argmax())
         if bool(mean[worst] > _FAR * deviation[worst]):
             warnings.warn(
-                f"the mean of the targets, {float(mean[worst] * size[worst]):.3g}, is large beside "
-                f"their standard deviation, {float(deviation[worst] * size[worst]):.2g}, and the "
-                "ridge shrinks it: take center=True, which fits it",
+                f"the mean of the targets, {float(mean[worst] * size[worst]):.3g}, is large "
+                "compared with their standard deviation, "
+                f"{float(deviation[worst] * size[worst]):.2g}, and the ridge shrinks it; pass "
+                "center=True to fit it",
                 stacklevel=5,
             )
 

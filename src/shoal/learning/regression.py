@@ -210,8 +210,8 @@ def _chosen(
     chosen = chosen_method(method, problem)
     if criterion is not None and isinstance(chosen, ConjugateGradients):
         raise ValueError(
-            f"ridge={criterion!r} needs method='cholesky', for which memory may be too small: with "
-            "method='cg' compare the estimate_gcv() of a few ridges"
+            f"ridge={criterion!r} requires method='cholesky'. If the memory is too small for it, "
+            "pass method='cg' and compare estimate_gcv() for a few ridges"
         )
     chosen.check_room(problem)
     return chosen

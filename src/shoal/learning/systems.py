@@ -182,8 +182,8 @@ class System:
     def _known(self, name: str) -> Any:
         if self.factor is None:
             raise ValueError(
-                f"{name} needs method='cholesky' in float64, from whose factor it is read; "
-                "estimate_gcv() does without"
+                f"{name} requires method='cholesky' in float64, since it is computed from the "
+                "factor; estimate_gcv() does not require it"
             )
         return self.factor
 

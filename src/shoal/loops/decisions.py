@@ -136,8 +136,8 @@ def tensor_of(output: Any) -> Tensor:
         leaves = [t for t in leaves if t.is_floating_point()][:1] or leaves[:1]
     if not leaves or not leaves[0].dim():
         raise ValueError(
-            "the output must have a tensor with one entry per sample; give decision=, a function "
-            "of the output that returns the decisions"
+            "the output must contain a tensor with one entry per sample; pass decision=, a "
+            "function that returns the decisions of an output"
         )
     found: Tensor = leaves[0]
     return found
@@ -192,6 +192,12 @@ def check_classes(y: Tensor, count: int) -> None:
             f"y must have classes from 0 to {count - 1}, or {IGNORED} for decisions to ignore, got "
             f"{known.min():g} to {known.max():g}"
         )
+
+
+def check_known(labels: Tensor, decisions: Decisions) -> None:
+    """Refuse labels that are all to be ignored."""
+    if decisions.kind != "value" and bool((labels == IGNORED).all()):
+        raise ValueError(f"y must have labels besides {IGNORED}, got no others")
 
 
 def _kind(logits: Tensor, y: Tensor | None) -> tuple[Kind, int]:

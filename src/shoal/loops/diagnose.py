@@ -85,8 +85,8 @@ def diagnose(
     """
     if not isinstance(model, Module | Loop):
         raise TypeError(
-            f"model must be a torch.nn.Module or a shoal.Loop, got {type(model).__name__}; of a "
-            "cell, make shoal.Loop(cell, z0, *inputs)"
+            f"model must be a torch.nn.Module or a shoal.Loop, got {type(model).__name__}; for a "
+            "cell, pass shoal.Loop(cell, z0, *inputs)"
         )
     if y is not None and score is not None:
         raise ValueError("y and score must not both be given")
@@ -275,7 +275,7 @@ def _refuse_random_steps(loop: Loop, inputs: tuple[Any, ...]) -> None:
     pair = [pytree.tree_leaves(loop.step(state, context, 0)) for _ in range(2)]
     if not all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(*pair, strict=True)):
         raise ValueError(
-            "the loop must do the same each time, got one that draws random numbers in each step"
+            "the loop must be deterministic, got one that draws random numbers in each step"
         )
 
 

@@ -222,7 +222,9 @@ class Distillation:
             several = {one.name: one for one in self.candidates}
             chosen = several[one_of("name", name, several)]
         elif self.best is None:
-            raise ValueError("no candidate replaces the model; give the name of one to export")
+            raise ValueError(
+                "no candidate replaces the model; pass the name of a candidate to export it"
+            )
         else:
             chosen = self.best
         if target.suffix == ".safetensors":

@@ -239,7 +239,8 @@ class _TracedParts:
                 found = _repeats(self.model, trace(self.model, inputs, dynamic=False))[0]
             if (found.period, found.count) != (self.repeats.period, self.repeats.count):
                 raise ValueError(
-                    f"the model has another loop for {batch} samples, of {found.count} steps"
+                    f"the loop changes with the batch size: for {batch} samples it has "
+                    f"{found.count} steps"
                 )
             self._segments[batch] = Segments(found)
         return self._segments[batch]
@@ -303,7 +304,7 @@ def _check_like(inputs: tuple[Any, ...], others: tuple[Any, ...]) -> None:
     if not fits:
         shown = [(*t.shape, t.dtype) if isinstance(t, Tensor) else t for t in like]
         raise ValueError(
-            f"inputs must be like those the loop was found with, but for the number of samples, "
+            "inputs must match those the loop was found with, except for the number of samples, "
             f"{shown}"
         )
 

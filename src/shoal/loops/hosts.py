@@ -19,7 +19,7 @@ def iterations_of(model: Module, inputs: tuple[Any, ...]) -> int | None:
     if not hosts:
         return None
     if len(hosts) > 1:
-        raise ValueError(f"model must have one layer that solves, got {len(hosts)}")
+        raise ValueError(f"model must have exactly one equilibrium layer, got {len(hosts)}")
     counts: list[int] = []
     (host,) = hosts
     with torch.no_grad():

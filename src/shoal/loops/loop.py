@@ -140,8 +140,12 @@ class Loop:
         """
         if inputs and not self.dynamic and not _same(inputs, self.inputs):
             raise ValueError(
-                "inputs must be those of the loop's own batch, which it was made for"
-                + (f": {self.note}" if self.note else "; give z0 as a function of the inputs")
+                "inputs must be the batch for which the loop was made"
+                + (
+                    f": {self.note}"
+                    if self.note
+                    else "; for other batches, pass z0 as a function of the inputs"
+                )
             )
         return self._parts.begin(*(inputs or self.inputs))
 
@@ -259,7 +263,7 @@ class Loop:
         if steps is not None:
             return integer("steps", steps, at_least=1)
         if self.steps is None:
-            raise ValueError("steps must be given for a loop whose own count is unknown")
+            raise ValueError("steps is required for a loop whose number of iterations is unknown")
         return self.steps
 
 

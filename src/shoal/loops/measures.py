@@ -33,7 +33,7 @@ class LoopMeasures:
 
     def __init__(self, loop: Loop, *inputs: Any, decision: Decision | None = None) -> None:
         if loop.steps is None:
-            raise ValueError("loop must have a number of steps, got one of unknown count")
+            raise ValueError("loop must have a known number of steps, got steps=None")
         self.loop, self.inputs, self.decision = loop, inputs, decision
         self.steps = loop.steps
 

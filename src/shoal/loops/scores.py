@@ -105,5 +105,5 @@ def _centered(scores: Tensor, decisions: Decisions) -> Tensor:
 def _explained(values: Tensor, y: Tensor) -> float:
     spread = (y - y.mean(0)).square().sum()
     if not bool(spread > 0):
-        raise ValueError("y must have held-out targets that differ, got one value")
+        raise ValueError("y must have at least two distinct held-out targets, got one value")
     return float(1 - (values - y).square().sum() / spread)

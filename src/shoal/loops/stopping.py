@@ -87,7 +87,7 @@ class CalibratedRule:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Save the rule as a JSON file, unless it reads outputs by a custom function."""
         if self.decisions.custom is not None:
-            raise ValueError("a rule with a custom decision cannot be saved, as JSON has no code")
+            raise ValueError("a rule with a custom decision function cannot be saved as JSON")
         values = finite({"format": _FORMAT, **asdict(self)})
         write_json(as_path("path", path), values)
 
@@ -269,12 +269,12 @@ def _evaluating(loop: Loop) -> Iterator[None]:
 def check_loop(loop: Loop) -> None:
     """Refuse a loop of one batch alone, and samples that depend on one another."""
     if not loop.dynamic:
-        reason = loop.note or "give z0 as a function of the inputs"
-        raise ValueError(f"loop must run on other samples than its own batch: {reason}")
+        reason = loop.note or "pass z0 as a function of the inputs"
+        raise ValueError(f"loop must run on batches other than its own: {reason}")
     if loop.samples_coupled:
         raise ValueError(
-            "loop must treat samples one by one, and here they depend on one another, as by "
-            "statistics over the batch: a sample's result depends on which others have stopped"
+            "loop must treat samples independently, but they depend on one another, as through "
+            "batch statistics. A sample's result would then depend on which others have stopped"
         )
 
 
@@ -283,9 +283,9 @@ def _check_enough(samples: int, risk: float, confidence: float) -> None:
     needed = math.ceil(math.log1p(-confidence) / math.log1p(-risk))
     if int(_CALIBRATE * samples) < needed:
         raise ValueError(
-            f"inputs must have at least {math.ceil(needed / _CALIBRATE)} samples, of which "
-            f"{_CALIBRATE:.0%}, or {needed}, calibrate a risk of {risk:g} with a confidence of "
-            f"{confidence:g}; got {samples}"
+            f"inputs must have at least {math.ceil(needed / _CALIBRATE)} samples for a risk of "
+            f"{risk:g} with a confidence of {confidence:g}, since {_CALIBRATE:.0%} of them, "
+            f"{needed}, calibrate the rule; got {samples}"
         )
 
 
@@ -362,7 +362,7 @@ def check_decided(decisions: Decisions, last: Tensor, rows: Tensor) -> None:
     if bad:
         shown = ", ".join(map(str, bad[:5])) + (", ..." if len(bad) > 5 else "")
         raise ValueError(
-            f"inputs must lead to finite outputs after the full count, got NaN or infinity for "
+            "outputs must be finite after the full count, got NaN or infinity for "
             f"{counted(len(bad), 'sample')}: {shown}"
         )
 

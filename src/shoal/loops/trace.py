@@ -22,7 +22,7 @@ _IDENTITIES = {  # operations that pass their first argument on
     *("aten::detach", "aten::detach_", "aten::alias", "aten::lift_fresh_copy"),
     *("aten::lift_fresh", "aten::lift"),
 }
-HINT = "give the loop as shoal.Loop(cell, z0, *inputs, head=..., steps=...)"
+HINT = "pass the loop as shoal.Loop(cell, z0, *inputs, head=..., steps=...)"
 
 
 @dataclass(frozen=True, eq=False)

@@ -179,8 +179,8 @@ def _check_law(architecture: Architecture, weights: str) -> Law:
     images = isinstance(architecture, ImageArchitecture)
     if law in MATRIX_LAWS and (images or not isinstance(architecture, ImplicitArchitecture)):
         raise ValueError(
-            f"weights={law!r} is for the recurrent matrices of implicit networks of vectors, such "
-            f"as DEQ, got {type(architecture).__name__}"
+            f"weights={law!r} requires an implicit network of vectors, such as DEQ, got "
+            f"{type(architecture).__name__}"
         )
     return law
 
@@ -208,7 +208,9 @@ def _check_pixels(
         sides = tuple(checks.size(f"pixels[{k}]", side) for k, side in enumerate(given))
         count = len(sides)
         if axes is not None and axes != count:
-            raise ValueError(f"pixel_axes must be that of pixels, {count}, got {axes}")
+            raise ValueError(
+                f"pixel_axes must be the number of entries of pixels, {count}, got {axes}"
+            )
     if not 1 <= count <= 3:
         raise ValueError(f"pixel_axes must be 1, 2 or 3, got {count}")
     if sides:
@@ -244,8 +246,8 @@ def _network_class(architecture: Architecture) -> type[Network[Any]]:
     for group in layers.groups:
         if not group.isidentifier() or group in _TAKEN or hasattr(chosen, group):
             raise ValueError(
-                f"groups of weights of {name} must have names that a torch.nn.Module leaves free, "
-                f"got {group!r}"
+                f"groups of weights of {name} must not be named like attributes of "
+                f"torch.nn.Module, got {group!r}"
             )
     return chosen
 
@@ -260,7 +262,7 @@ def assemble(
     default = Solving(solver=None, gradient=None, on_failure="warn", warm_start=False)
     if solving != default:
         raise TypeError(
-            "solver, gradient, on_failure and warm_start are for implicit architectures, "
+            "solver, gradient, on_failure and warm_start apply only to implicit architectures, "
             f"got {type(spec.architecture).__name__}"
         )
     return kind(spec, weights)

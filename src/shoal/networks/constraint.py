@@ -137,8 +137,8 @@ def _loop_gain(network: EquilibriumNetwork[Any]) -> _Gain:
             raise ValueError(f"network must have a Lipschitz activation, got {layer.activation!r}")
         if not any(weight is tensor for tensor in (*network.parameters(), *network.buffers())):
             raise ValueError(
-                "network must have recurrent weights that are parameters themselves, got some that "
-                "are computed from others by a parametrization; remove it"
+                "the recurrent weights of network must be plain parameters, got some with a "
+                "parametrization; remove the parametrization"
             )
     return lambda: [weight for _, weight in network.recurrent_layers], gain
 
@@ -163,9 +163,8 @@ def _module_gains(module: nn.Module, patterns: object) -> list[_Gain]:
         owner = module.get_submodule(path)
         if attribute not in dict(owner.named_parameters(recurse=False)) or "parametriz" in path:
             raise ValueError(
-                f"weights must be parameters themselves, got {name!r}, which is computed from "
-                "others, or others are from it, by a parametrization; leave it out, or remove the "
-                "parametrization"
+                f"weights must be plain parameters, got {name!r}, part of a parametrization; "
+                "remove the parametrization, or leave out this weight"
             )
         weight: Tensor = getattr(owner, attribute)
         if isinstance(weight, UninitializedParameter):

@@ -53,8 +53,9 @@ class RecurrentEquilibrium(Equilibrium):
         """The equation of a state and inputs, as solvers see it, and where to start."""
         if torch.compiler.is_exporting():
             raise TypeError(
-                "torch.export must get an explicit network, got one whose solver takes as many "
-                "steps as inputs need: shoal.design and shoal.distill make explicit ones"
+                "torch.export supports only explicit networks, got one whose number of solver "
+                "steps depends on the inputs; shoal.design and shoal.distill return explicit "
+                "networks"
             )
         layout = StateLayout.of(z0)
         problem = FunctionProblem(self.cell, layout, (*inputs, *named.values()), separable=True)

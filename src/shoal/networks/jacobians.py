@@ -63,11 +63,11 @@ class Jacobians:
         first = {id(t): n for n, t in named}
         self._first = {name: first[id(t)] for name, t in named_tensors(module).items()}
         if (name := mixing_submodule(module)) is not None:
-            where = f"its submodule {name!r}" if name else "itself"
+            kind = f"the {type(module).__name__}"
+            subject = f"submodule {name!r} of {kind}" if name else kind
             raise ValueError(
-                "model must have outputs for each sample that depend on nothing else, got a "
-                f"{type(module).__name__} in which {where}, in the mode it is in, is random or "
-                "lets samples see each other: call network.eval() first"
+                f"each sample's outputs must depend on that sample alone, but {subject} is random "
+                "or mixes samples in its present mode; call network.eval() first"
             )
         with torch.no_grad():
             output = self._check_independence(x)
@@ -103,8 +103,8 @@ class Jacobians:
         tolerance = max(1e-3, 8 * torch.finfo(alone.dtype).eps)
         if float((together - alone).abs().max()) > tolerance * float(alone.abs().max()):
             raise ValueError(
-                "model must have outputs for each sample that depend on nothing else, got other "
-                "ones where samples are evaluated together or again: call network.eval() first"
+                "each sample's outputs must depend on that sample alone, got different outputs "
+                "when samples are evaluated together or twice; call network.eval() first"
             )
         return alone[:1]
 

@@ -54,7 +54,7 @@ class ModuleInputs:
             shapes = ", ".join(f"{tuple(t.shape)} in {where}" for where, t in found.items())
             raise ValueError(
                 f"{name} must have tensors with the same samples in their first dimension, got "
-                f"{shapes or 'none'}; tensors that samples share can be buffers of the module"
+                f"{shapes or 'none'}; store tensors shared by all samples as buffers of the module"
             )
         return cls(pytree.tree_unflatten(found.values(), pytree.tree_structure(given.arguments)))
 
@@ -99,8 +99,8 @@ def _checked(name: str, where: str, leaf: object) -> Tensor:
         place = "" if where == name else f" in {where}"
         raise TypeError(
             f"{name} must be a tensor or an array, or a tuple or a dictionary of the arguments of "
-            f"the module, got {type(leaf).__name__}{place}; everything else, such as the edges of "
-            "a graph, can be buffers of the module"
+            f"the module, got {type(leaf).__name__}{place}; store other data, such as the edges "
+            "of a graph, as buffers of the module"
         )
     check_layout(where, tensor)
     if tensor.is_floating_point():
@@ -198,8 +198,8 @@ def check_whole(name: str, module: Module) -> None:
     divided = [key for key, weight in module.named_parameters() if hasattr(weight, "full_tensor")]
     if divided:
         raise ValueError(
-            f"{name} must have whole weights, and {divided[0]!r} is divided among processes, as by "
-            "fully_shard: load its full_tensor() into a module that is not"
+            f"{name} must have unsharded weights, got {divided[0]!r} divided among processes, as "
+            "by fully_shard; load its full_tensor() into an unsharded module"
         )
 
 

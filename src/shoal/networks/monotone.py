@@ -187,8 +187,8 @@ def _proximal(activation: Activation) -> Activation:
     steepest = max(activation.lipschitz, float(activation.derivative(_grid()).max()))
     if least < -1e-12 or steepest > 1 + 1e-9:
         raise ValueError(
-            "activation must nowhere decrease and have slopes of at most one, got "
-            f"{activation!r} with slopes from {least:.3g} to {steepest:.3g}"
+            f"activation must be nondecreasing with slopes of at most one, got {activation!r} "
+            f"with slopes from {least:.3g} to {steepest:.3g}"
         )
     return activation
 

@@ -52,9 +52,9 @@ def export(net: Network[Any], path: str | os.PathLike[str]) -> None:
         raise TypeError(f"net must be a network made by shoal.build, got {kind}")
     if not isinstance(net, ChainNetwork):
         raise TypeError(
-            "net must be an explicit one, such as one of a ConvNet or a FullyConnected "
-            f"architecture, got one of {type(net.architecture).__name__}: shoal.design and "
-            "shoal.distill make explicit ones"
+            "net must be an explicit network, such as one of a ConvNet or a FullyConnected "
+            f"architecture, got one of {type(net.architecture).__name__}; shoal.design and "
+            "shoal.distill return explicit networks"
         )
     missing = [package for package in ("onnx", "onnxscript") if find_spec(package) is None]
     if missing:

@@ -163,9 +163,9 @@ def _read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
             names = file.keys()  # no iterator
             tensors = {name: file.get_tensor(name).clone() for name in names}
     except SafetensorError as error:
-        raise ValueError(f"{path} is damaged or no safetensors file: {error}") from error
+        raise ValueError(f"{path} is damaged or not a safetensors file: {error}") from error
     if metadata.get("sha256") != checksum(metadata, tensors):
-        raise ValueError(f"{path} is damaged: its checksum is another")
+        raise ValueError(f"{path} is damaged: its checksum does not match")
     return metadata, tensors
 
 
@@ -192,7 +192,7 @@ def _from_plain(value: Any, custom: Mapping[str, type]) -> Any:
     kind = custom.get(str(name).rpartition(".")[2]) or _KNOWN.get(str(name))
     if kind is None:
         raise ValueError(
-            f"it uses the unknown class {name!r}; give a custom class by "
-            "load(..., activations=[...]) or load(..., architectures=[...])"
+            f"it uses the unknown class {name!r}; pass a custom class as load(..., "
+            "activations=[...]) or load(..., architectures=[...])"
         )
     return kind(**{key: _from_plain(entry, custom) for key, entry in fields.items()})
