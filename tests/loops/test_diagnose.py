@@ -252,6 +252,18 @@ def test_a_batch_that_mixes_samples_is_noted() -> None:
 
 
 @pytest.mark.parametrize(
+    ("label", "words"),
+    [(3, "classes from 0 to 2"), (0.5, "whole numbers"), (-100, "labels besides -100")],
+)
+def test_labels_that_are_no_classes_are_refused(label: float, words: str) -> None:
+    x = torch.linspace(-1, 1, 12, dtype=torch.float64).view(4, 3)
+    loop = shoal.Loop(lambda z, u: z / 2 + u, torch.zeros_like(x), x, steps=4)
+    for y in (torch.full((4,), label), torch.tensor(label).expand(4, 1)):
+        with pytest.raises(ValueError, match=words):
+            shoal.diagnose(loop, y=y)
+
+
+@pytest.mark.parametrize(
     ("model", "inputs", "words"),
     [
         (foreign.Plain(), foreign.tokens(), "has no loop"),

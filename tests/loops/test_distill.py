@@ -264,6 +264,7 @@ def nan(x: Tensor) -> Tensor:
         (lambda: (Slow(), foreign.vectors(9), torch.zeros(8).long()), "y must have one entry", {}),
         (lambda: (Slow(), foreign.vectors(9), torch.arange(9)), "classes from 0 to 2", {}),
         (lambda: (Slow(), foreign.vectors(9), torch.full((9,), 0.5)), "whole numbers", {}),
+        (lambda: (Signs(), torch.ones(9, 9), torch.full((9,), -100)), "labels besides", {}),
         (lambda: (Slow(), foreign.vectors(9), torch.full((9,), -100)), "labels besides -100", {}),
         (lambda: (Slow(), foreign.vectors(9), torch.full((9, 3), torch.inf)), "finite targets", {}),
         (lambda: (Slow(), foreign.vectors(9)), "depths must have numbers", {"depths": (12,)}),

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from shoal.core.measuring import now
 from shoal.core.torch_compat import pytree
-from shoal.loops.decisions import IGNORED, Decisions, tensor_of
+from shoal.loops.decisions import IGNORED, Decisions, check_known, tensor_of
 from shoal.loops.loop import Loop, rows_of
 
 LONGEST_PERIOD = 16
@@ -128,6 +128,8 @@ class Quality:
     ) -> None:
         self.decisions, self.score = decisions, score
         self.labels = None if y is None else decisions.labels(y, like)
+        if self.labels is not None:
+            check_known(self.labels, decisions)
         self.known = score is not None or y is not None
         self.classes = self.labels is not None and decisions.kind != "value"
         targets = "explained variance" if score is None else "score"
