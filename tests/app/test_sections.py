@@ -99,6 +99,16 @@ def test_the_choice_is_paid_for() -> None:
     assert "nothing was learned" in verdict(contest)
 
 
+@pytest.mark.parametrize("rare", [(1,), (1, 2)])
+def test_a_class_of_one_sample(rare: tuple[int, ...]) -> None:
+    """The folds without it have one class, or another one that is as rare."""
+    labels = torch.tensor([*rare, *[0] * 40])
+    classes = ("a", "b", "c")[: len(rare) + 1]
+    contest = compare(table(points(len(labels)), labels, classes=classes), RELU)
+    assert contest.score(LINEAR).mean == contest.score(CONSTANT).mean
+    assert "nothing was learned" in verdict(contest)
+
+
 def test_verdicts() -> None:
     x = points(200)
     linear = compare(table(x, noisy(x, 0.1)), RELU)

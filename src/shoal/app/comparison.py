@@ -197,10 +197,13 @@ def _logistic(x: Tensor, labels: Tensor, new: Tensor, outputs: int) -> Tensor:
     """Decisions of logistic regression as one-hot rows or signs; its penalty is cross-validated."""
     import warnings
 
+    from sklearn.dummy import DummyClassifier
     from sklearn.linear_model import LogisticRegressionCV
 
     scale = x.shape[1] ** 0.5  # standard deviations near one, as its penalty expects
     model = LogisticRegressionCV(Cs=_PENALTIES, cv=3, max_iter=300)
+    if labels.bincount(minlength=2).sort().values[-2] < 2:  # some fold would have one class
+        model = DummyClassifier()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # few samples of a class, and steps left to go
         model.fit((x * scale).cpu(), labels.cpu())
