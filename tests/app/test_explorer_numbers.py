@@ -50,7 +50,7 @@ def deq(setting: dict[str, Any]) -> shoal.DEQ:
     )
 
 
-@pytest.mark.parametrize("count", [13, pytest.param(1000, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("count", [13, pytest.param(150, marks=pytest.mark.thorough)])
 def test_kernels_are_those_of_the_library(count: int) -> None:
     chosen = settings(count)
     kept = 0
