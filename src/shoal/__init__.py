@@ -127,8 +127,7 @@ __all__ = [
 _OPEN = ("activations", "adapters", "architectures", "data", "equilibrium", "gaussian", "learning")
 _PACKAGES = (  # that define the other names, from the ground up
     *("activations", "architectures", "kernels", "asymptotics", "equilibrium"),
-    *("networks", "designs", "learning", "training", "certificates"),
-    "loops",
+    *("networks", "designs", "learning", "training", "certificates", "loops"),
 )
 
 if not TYPE_CHECKING:

@@ -56,7 +56,8 @@ def test_all_methods_agree_with_a_dense_solution(options, which, center):
     assert fit.report.converged
     assert fit.report.residual.shape == (2,)
     spread = y - y.mean(0) * center
-    assert bool((true <= 1.1e-11 * torch.linalg.vector_norm(spread, dim=0) + 1e-12).all())
+    allowed = 1.1e-11 * (1 + center)  # the constant comes from another solve to this tolerance
+    assert bool((true <= allowed * torch.linalg.vector_norm(spread, dim=0) + 1e-12).all())
 
 
 def test_a_constant_of_any_size_changes_nothing():
@@ -331,3 +332,10 @@ def test_the_least_limit_of_memory_is_told():
     with pytest.raises(ValueError, match="memory must be at least '9MiB'"):
         shoal.kernel_regression(RELU, x, y, memory="1MiB", **options)
     assert shoal.kernel_regression(RELU, x, y, memory="9MiB", **options).report.converged
+
+
+def test_many_integers_are_classes_with_a_warning() -> None:
+    x = torch.linspace(-1, 1, 40, dtype=torch.float64)[:, None]
+    with pytest.warns(UserWarning, match="40 different integers among 40 samples"):
+        fit = shoal.kernel_regression(shoal.DEQ("relu", 0.2, 0.8), x, torch.arange(40), ridge=0.1)
+    assert fit.loo().accuracy is not None

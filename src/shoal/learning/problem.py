@@ -28,6 +28,7 @@ _DEFAULT_MEMORY = 8 * 2**30
 _COPIES = 4  # of the inputs, as they are and as directions
 _SCALES = 100  # ratio of standard deviations at which small ones do not count
 _FAR = 10  # standard deviations that a mean is large beside
+_CLASSES, _EACH = 20, 5  # more classes, with fewer samples each, are likely real targets
 _VECTORS = 12  # of the size of the targets, that conjugate gradients hold
 
 
@@ -212,6 +213,13 @@ def targets_or_indicators(y: Any) -> tuple[Any, tuple[Class, ...] | None]:
     if len(classes) < 2:
         raise ValueError(f"y must have at least two classes, got one class, {classes[0]!r}")
     places = class_indices(labels, classes)
+    many = len(classes) > _CLASSES and len(places) < _EACH * len(classes)
+    if many and not isinstance(classes[0], str):
+        warnings.warn(
+            f"y has {len(classes)} different integers among {len(places)} samples, and "
+            "integers are read as classes; if they are real targets, pass floats",
+            stacklevel=5,
+        )
     return torch.nn.functional.one_hot(places, len(classes)).double(), classes
 
 
