@@ -19,6 +19,7 @@ is least is chosen, *without* the Gaussian weight, under which all signs are ali
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -32,11 +33,10 @@ _FINEST = 2.0**-20  # the carriers need nothing finer
 _STEP = 0.35  # of panels whose rule resolves the polynomials
 _NODES = 24
 _DEGREE = 14  # of the Taylor polynomials of a table
-_TOLERANCE = (1e-15, 1e-14, 1e-13, 1e-12, 1e-12)  # of the function and its derivatives, relative
+_WIDEST = 0.1  # piece of a table, beside the shortest wave of a polynomial
+_NEAR = 0.2  # piece of a table, relative to the distance of the carriers' singularity
 _ROUNDING = 1e-12  # a natural coefficient that is relatively smaller has no sign
-_SHARE = 0.01  # of the largest size elsewhere that counts where a derivative vanishes
-_KEPT = len(_TOLERANCE) - 1
-_FACTORIALS = np.array([float(math.factorial(j)) for j in range(_DEGREE + 3)])
+_FACTORIALS = np.array([float(math.factorial(j)) for j in range(_DEGREE + 1)])
 
 
 def carriers(x: np.ndarray, order: int) -> np.ndarray:
@@ -209,28 +209,13 @@ def tabulated(profile: Profile, scale: float) -> PiecewisePolynomial:
 
 def _half(profile: Profile, side: float) -> list[tuple[float, float, np.ndarray]]:
     """The pieces from zero to one end: where they begin and end, and their coefficients."""
-    size = np.abs([profile.derivatives(side * x, _KEPT) for x in np.linspace(0.1, END, 50)]).max(0)
-    pieces, start, half = [], 0.0, END
-    while start < END:
-        half = min(2 * half, (END - start) / 2)
-        while True:
-            middle = side * (start + half)
-            terms = profile.derivatives(middle, _DEGREE + 2) / _FACTORIALS
-            if _converged(terms, half, size):
-                break
-            half *= 0.8
-        end = start + 2 * half
-        end = END if end > END * (1 - 1e-12) else end
-        powers = half ** np.arange(_DEGREE + 1)
-        pieces.append((side * start, side * end, terms[: _DEGREE + 1] * powers))
-        start = end
+    edges = [0.0]
+    while edges[-1] < END:
+        width = min(_WIDEST, _NEAR * math.hypot(edges[-1], EPSILON))
+        edges.append(min(END, edges[-1] + width))
+    pieces = []
+    for start, end in pairwise(edges):
+        middle, half = (start + end) / 2, (end - start) / 2
+        terms = profile.derivatives(side * middle, _DEGREE) / _FACTORIALS
+        pieces.append((side * start, side * end, terms * half ** np.arange(_DEGREE + 1)))
     return pieces
-
-
-def _converged(terms: np.ndarray, half: float, size: np.ndarray) -> bool:
-    """Whether what is left out is rounding, for the function and its first derivatives."""
-    remainder = np.abs(terms[_DEGREE + 1 :]) @ half ** np.arange(_DEGREE + 1, _DEGREE + 3)
-    orders = np.arange(_KEPT + 1)
-    lost = remainder * ((_DEGREE + 2) / half) ** orders
-    local = np.maximum(np.abs(terms[: _KEPT + 1]) * _FACTORIALS[: _KEPT + 1], _SHARE * size)
-    return bool((lost <= np.array(_TOLERANCE) * local).all())
