@@ -231,7 +231,7 @@ def test_what_is_trained_chooses_the_kernel(method: str) -> None:
         assert f"Matched is the {which.upper()}" in d.explanation
     d = shoal.design(erf, method=method, which="ck", trainable={"readout", "input"})
     assert d.which == "ck"
-    assert 'with readout, input trained the NTK does, which="ntk"' in d.explanation
+    assert 'with readout, input trained, the NTK decides: which="ntk"' in d.explanation
     assert "But" not in shoal.design(erf, method=method, which="ck").explanation
     d = shoal.design(erf, method=method, which="ntk", trainable={"readout"})
     assert 'which="ck"' in d.explanation

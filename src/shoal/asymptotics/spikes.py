@@ -68,7 +68,7 @@ class LowRank:
         images: C_a μ_a, of shape (p, K).
         form: B on [J/√p, F].
         variances: p times the variance of ‖x − E x‖² in each class, 2 T_aa for Gaussians.
-        loadings: Of shape (K, columns of F).
+        loadings: Factors of the deviations. shape: (K, columns of F)
         noise: p times the variances of the noise, of the same shape.
     """
 

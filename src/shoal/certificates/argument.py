@@ -1,9 +1,9 @@
 r"""One argument for all networks: gradients move less than it takes to lose their rank.
 
 Let $e = \hat y - y$, and let the weights stay within given radii of where they start. There, an
-architecture gives bounds (``Growth``): $\lambda_-$ of the eigenvalues of the features' Gram matrix,
-from below, $\Lambda$ of those of the NTK $H$, from above, and $t_g \|e\|$ of the gradient of group
-$g$. A step of gradient descent makes $e' = (I - \eta H) e + E_1 + E_2$, where
+architecture gives bounds (``Growth``): a lower one $\lambda_-$ of the eigenvalues of the features'
+Gram matrix, an upper one $\Lambda$ of the eigenvalues of the NTK $H$, and $t_g \|e\|$ of the
+gradient of group $g$. A step of gradient descent makes $e' = (I - \eta H) e + E_1 + E_2$, where
 $\|E_1\| \le \eta \varepsilon \|e\|$ is due to units that cross a kink,
 $e^\top E_1 \le \eta \psi \|e\| \|\Gamma\|$ with $\Gamma$ the gradient of all but readouts, and
 $\|E_2\| \le \eta^2 M \|e\|^2$. So $\|e\|$ falls at the rate $\omega = \lambda_-$ under gradient

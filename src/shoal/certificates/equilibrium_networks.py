@@ -32,7 +32,7 @@ _GROUPS = ("recurrent", "input", "readout", "skip")
 
 
 class EquilibriumGeometry(Geometry):
-    r"""The measured network; the names below are those of the documentation.
+    r"""The measured network, with the names of the documentation.
 
     Args:
         net: A network with the weights ``recurrent``, ``input``, ``readout`` and maybe ``skip``.

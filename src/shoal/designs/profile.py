@@ -1,10 +1,9 @@
 r"""Functions on the line given by Hermite coefficients and carriers, with all their derivatives.
 
 Carriers hold the slow tail of a Hermite series, which no polynomial can. The kernel of an
-activation with kinks has coefficients that fall like $k^{-5/2}$. An activation of which all
-coefficients of even degree have that size, with alternating signs, has a kink at zero, like $|x|$;
-with those of odd degree it behaves like $x \log|x|$. What is left after such a function is taken
-off falls faster.
+activation with kinks has coefficients that fall like $k^{-5/2}$. Coefficients of even degree of
+that size, with alternating signs, make a kink at zero, like $|x|$; those of odd degree make
+$x \log|x|$. After such a function is subtracted, the remaining coefficients fall faster.
 
 Both are rounded off at $|x| \approx \varepsilon$, which their coefficients notice from degree
 $\varepsilon^{-2}$ on: with $w = x + i\varepsilon$, they are $x (1 - \tfrac2\pi \arg w)$ and
@@ -73,7 +72,7 @@ class Quadrature:
     Attributes:
         x: The nodes, in ascending order.
         lengths: The weights of plain integrals.
-        weights: Those of Gaussian expectations.
+        weights: The weights of Gaussian expectations.
         rows: The polynomials at the nodes. shape: (degree + 1, n)
         carriers: Both carriers and their slopes at the nodes. shape: (parity, order, n)
     """
@@ -165,7 +164,7 @@ def choose(
         rule: Where functions are evaluated.
 
     Returns:
-        What the function's Hermite coefficients are to be, signs included, and the function.
+        The Hermite coefficients that are wanted, signs included, and the function.
     """
     target, coefficients = np.zeros_like(sizes), np.zeros_like(sizes)
     signed = [0.0, 0.0]
@@ -185,7 +184,7 @@ def choose(
 
 
 def _patterns(natural: np.ndarray, carried: np.ndarray) -> Iterator[tuple[np.ndarray, float]]:
-    """Signs, and that of the carrier; the first is positive, as good as any."""
+    """Signs of the coefficients and of the carrier; the first is always positive."""
     known = np.abs(natural) > _ROUNDING * np.abs(natural).max()
     for pattern in (np.where(known, natural, carried), carried):
         for direction in (1.0, -1.0):

@@ -36,7 +36,7 @@ class KernelSeries:
 
     Attributes:
         ck: The coefficients of the conjugate kernel. shape: (degree + 1,)
-        ntk: Those of the NTK. shape: (degree + 1,)
+        ntk: The coefficients of the NTK. shape: (degree + 1,)
         natural: Hermite coefficients of the last activation at its own scale, with signs of a
             function that is known to be usable. shape: (degree + 1,)
     """
@@ -68,7 +68,7 @@ def kernel_series(
         architecture: A ``DEQ``, ``FullyConnected``, ``ResNet`` or your own; or its kernel function.
         norm: The common norm of the inputs.
         degree: The last power.
-        trainable: The groups that the NTK counts, as for ``kernel_function``.
+        trainable: Groups of parameters that contribute to the NTK; all by default.
         width: See :func:`~shoal.kernels.kernel_function`.
 
     Raises:

@@ -96,7 +96,7 @@ def _activation(
 
 
 def _amount(rule: Quadrature, counts: np.ndarray, parity: int, tail: float) -> float:
-    """How much of a carrier has this tail beyond the degree."""
+    """The amount of a carrier that has this tail beyond the degree."""
     value, slope = rule.carriers[parity]
     coefficients = (rule.rows @ (rule.weights * value))[parity::2]
     slopes = rule.weights @ slope**2 if counts[-1] > 1 else 0.0
@@ -163,7 +163,7 @@ def _verified(
     activation: PiecewisePolynomial,
     carried: float,
 ) -> Design:
-    """Compare the kernels of both networks, that of the design from its activation alone."""
+    """Compare the kernels of both networks; the design's is computed from its activation alone."""
     cosines = (*_COSINES, *_OUTER)
     target = _values(function, norm, which, cosines)
     obtained = _layer_values(activation, norm, which, cosines)
