@@ -302,11 +302,11 @@ def pair_products(x: Tensor, statistics: SampleStatistics) -> Tensor:
         sums = _sums_by_features(x, statistics)
     else:
         sums = _sums_by_samples(x, statistics)
-    own = torch.zeros(len(sums), dtype=torch.float64, device=x.device)
-    own.index_add_(0, statistics.indices, statistics.squared_norms.square())
+    diagonal = torch.zeros(len(sums), dtype=torch.float64, device=x.device)
+    diagonal.index_add_(0, statistics.indices, statistics.squared_norms.square())
     counts = statistics.counts.to(x.device, torch.float64)
     pairs = torch.outer(counts, counts) - counts.diag()
-    return (features * (sums - own.diag()) / pairs).cpu()
+    return (features * (sums - diagonal.diag()) / pairs).cpu()
 
 
 def _sums_by_features(x: Tensor, statistics: SampleStatistics) -> Tensor:
@@ -343,11 +343,11 @@ def mixture_pair_products(mixture: GaussianMixture) -> tuple[float, Tensor]:
 
 def _warn_of_misfits(statistics: SampleStatistics, expected: float | None) -> None:
     """Warn of samples that the theory does not cover, or without the ``expected`` norms."""
-    found = statistics.mean_square
-    if expected is not None and abs(found - expected**2) > _SEPARATE * expected**2:
+    square = statistics.mean_square
+    if expected is not None and abs(square - expected**2) > _SEPARATE * expected**2:
         _warn(
             f"the norms of x are expected to be about {expected:.4g}, but their root mean square "
-            f"is {math.sqrt(found):.4g}"
+            f"is {math.sqrt(square):.4g}"
         )
     if statistics.norm_spread > _FAR:
         _warn(

@@ -100,9 +100,9 @@ class Spectrum:
 
     def stieltjes(self, z: complex | ArrayLike) -> NDArray[np.complex128]:
         """The limit of the mean of 1/(λ − z) over the eigenvalues λ, off the real axis."""
-        given = host_array("z", z) if isinstance(z, Tensor) else z
+        values = host_array("z", z) if isinstance(z, Tensor) else z
         try:
-            points = np.asarray(given, complex)
+            points = np.asarray(values, complex)
         except (TypeError, ValueError, OverflowError):
             raise TypeError(f"z must be complex numbers, got {shown(z)}") from None
         if not np.isfinite(points).all() or (points.imag == 0).any():
@@ -191,7 +191,7 @@ def spectrum(
     if not mixture.input_norm > 0:
         raise ValueError("mixture must not have covariances that are all zero")
     _warn_of_misfits(mixture)
-    found = coefficients(
+    c = coefficients(
         architecture,
         input_norm=math.sqrt(mixture_pair_products(mixture)[0])
         if input_norm is None
@@ -202,8 +202,8 @@ def spectrum(
     )
     counts = count * mixture.proportions.numpy()
     law = Law([_array(covariance) for covariance in mixture.covariances], counts)
-    square = found.input_norm**2
-    return Spectra(*(_of(k, square, mixture, law, counts) for k in (found.ck, found.ntk)))
+    square = c.input_norm**2
+    return Spectra(*(_of(k, square, mixture, law, counts) for k in (c.ck, c.ntk)))
 
 
 def _warn_of_misfits(mixture: GaussianMixture) -> None:
@@ -275,12 +275,12 @@ def _of(
     def outer(z: float) -> float:
         return scale * z + shift
 
-    found = tuple(Spike(outer(spike.value), spike.alignment) for spike in spikes)
+    isolated_values = tuple(Spike(outer(spike.value), spike.alignment) for spike in spikes)
     moved = tuple(
         Transition(outer(t.edge), t.strength, None if t.value is None else outer(t.value))
         for t in transitions(law, part, spikes)
     )
-    return Spectrum(scale, shift, found, moved, law)
+    return Spectrum(scale, shift, isolated_values, moved, law)
 
 
 def _form(

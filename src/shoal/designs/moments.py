@@ -282,14 +282,14 @@ def solutions(family: Family, target: Numbers, input_norm: float, which: str) ->
     Those without negative slopes are first, and of these the one that errors of the target move
     least.
     """
-    found: list[Proposal] = []
+    networks: list[Proposal] = []
     for proposal in searched(family, target, input_norm, which, family.ranges[0]):
         pairs = zip(target, proposal.numbers(which), strict=True)
         met = all(abs(a - b) <= _SAME * target.diagonal for a, b in pairs)
-        if met and not any(np.allclose(proposal.shares, other.shares) for other in found):
-            found.append(proposal)
-    least = min((len(proposal.layers) for proposal in found), default=0)
-    shallow = [proposal for proposal in found if len(proposal.layers) == least]
+        if met and not any(np.allclose(proposal.shares, other.shares) for other in networks):
+            networks.append(proposal)
+    least = min((len(proposal.layers) for proposal in networks), default=0)
+    shallow = [proposal for proposal in networks if len(proposal.layers) == least]
     return sorted(shallow, key=lambda p: (max(p.shares) > _ORDINARY * (1 + 1e-12), p.sensitivity))
 
 
@@ -329,8 +329,8 @@ class MomentMatching:
             raise ValueError(f"the kernel is zero: {wanted.architecture} has an activation of zero")
         tried = [self.family] if self.family is not None else list(FAMILIES)
         for name in tried:
-            if found := solutions(FAMILIES[name], target, norm, which):
-                return _feasible(wanted, which, name, found)
+            if networks := solutions(FAMILIES[name], target, norm, which):
+                return _feasible(wanted, which, name, networks)
         proposals = [
             (target.error(proposal.numbers(which)), name, proposal)
             for name in tried
@@ -351,18 +351,21 @@ class MomentMatching:
         return _verified(wanted, which, best, nearest, feasible=False, words=words)
 
 
-def _feasible(wanted: Coefficients, which: str, family: str, found: list[Proposal]) -> Design:
-    words = [_intention(wanted, which, family, found[0]), _depth_reason(wanted, which, found[0])]
+def _feasible(wanted: Coefficients, which: str, family: str, networks: list[Proposal]) -> Design:
+    words = [
+        _intention(wanted, which, family, networks[0]),
+        _depth_reason(wanted, which, networks[0]),
+    ]
     others = tuple(
         _verified(wanted, which, family, proposal, feasible=True, words=words)
-        for proposal in found[1:]
+        for proposal in networks[1:]
     )
     if others:
         words.append(
-            f"There are {len(found)} such networks; this is the one that errors of the target move "
-            "least, and the other is in alternatives."
+            f"There are {len(networks)} such networks; this is the one that errors of the target "
+            "move least, and the other is in alternatives."
         )
-    best = _verified(wanted, which, family, found[0], feasible=True, words=words)
+    best = _verified(wanted, which, family, networks[0], feasible=True, words=words)
     return replace(best, alternatives=others)
 
 

@@ -93,10 +93,10 @@ def kernel_series(
         unit *= float(layers.readout.variance)
     square = torch.tensor([norm**2, 0.0], dtype=torch.float64)
     same, across = (function(norm**2, norm**2, square).ck / unit).tolist()
-    found = network_kernels(layers, PowerSeries(norm, degree, same, across), function.trainable)
-    natural = found.features.natural
+    kernels = network_kernels(layers, PowerSeries(norm, degree, same, across), function.trainable)
+    natural = kernels.features.natural
     assert natural is not None  # the last features are those of an activation
-    return KernelSeries(found.ck.coefficients, found.ntk.coefficients, natural)
+    return KernelSeries(kernels.ck.coefficients, kernels.ntk.coefficients, natural)
 
 
 @dataclass(frozen=True, eq=False)
