@@ -27,7 +27,7 @@ def better() -> Iterator[Row]:
         "Largest exact kernel",
         "none; estimates of n = 3000 images",
         f"n = 60,000 images, formed and solved in {seconds:.1f} s",
-        "[regression](regression.md#sixty-thousand-images)",
+        "[findings](findings.md#sixty-thousand-images)",
     )
     widths = summary("shoal-required-width")
     certified = [int(value) for key, value in widths.items() if key.endswith("_certificate")]
