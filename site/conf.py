@@ -80,16 +80,11 @@ Several processes <several-processes>
 Extending shoal <extending>
 
 Theory
-The NTK of my module <ntk-of-my-module>
-Mixtures <mixtures>
-Equivalents <equivalents>
-Spectra <spectra>
 Designs <design>
-Which design <which-design>
-Predicted training <training>
+Equivalents and spectra <equivalents>
+Training <training>
 How well will it predict? <prediction>
 Certificates <certificates>
-Monitored training <monitoring>
 
 Coming from
 torchdeq <coming-from-torchdeq>
@@ -104,9 +99,7 @@ Accuracy <accuracy>
 Performance <performance>
 Tested by others <peers>
 Reproductions <reproductions>
-Findings <findings>
 Errata <errata>
-Experiments <experiments>
 
 Reference
 Packages <reference/index>

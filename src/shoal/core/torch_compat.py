@@ -86,19 +86,35 @@ def is_mapped(value: Any) -> bool:
     return False
 
 
-def largest(values: Tensor) -> float:
-    """The largest entry as a number, NaN if there is one, below all transforms."""
+def _unwrapped(values: Tensor) -> Tensor:
+    """A tensor below all transforms."""
     while is_wrapped(values):
         values = get_unwrapped(values)
-    return float(values.max())
+    return values
+
+
+def largest(values: Tensor) -> float:
+    """The largest entry as a number, NaN if there is one, below all transforms."""
+    return float(_unwrapped(values).max())
+
+
+def largest_of(first: Tensor, second: Tensor) -> tuple[float, float]:
+    """The largest entry of each of two tensors, as ``largest``; a GPU is waited for once."""
+    if not first.is_cuda:
+        return largest(first), largest(second)
+    return _numbers(_unwrapped(first).max(), _unwrapped(second).max())
 
 
 def extremes(values: Tensor) -> tuple[float, float]:
     """The smallest and the largest entry as numbers, NaN if there is one, below all transforms."""
-    while is_wrapped(values):
-        values = get_unwrapped(values)
-    least, most = torch.aminmax(values)
-    return float(least), float(most)
+    return _numbers(*torch.aminmax(_unwrapped(values)))
+
+
+def _numbers(first: Tensor, second: Tensor) -> tuple[float, float]:
+    if not first.is_cuda:
+        return float(first), float(second)
+    least, most = torch.stack([first, second.to(first.dtype)]).tolist()
+    return least, most
 
 
 def physical(values: Tensor, columns: int = 0) -> Tensor:

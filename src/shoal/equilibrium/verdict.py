@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from shoal.core.torch_compat import extremes, largest, physical
+from shoal.core.torch_compat import extremes, largest, largest_of, physical
 from shoal.equilibrium.problem import Problem
 from shoal.equilibrium.solution import Solution, Status
 from shoal.equilibrium.solver import Solver
@@ -26,7 +26,7 @@ _FALLEN = 1e3  # by which factor a residual falls at least where a large iterate
 _STRAIGHT = 0.5  # share of a path's length between its ends, if it leads straight away
 _STEADY = 0.995  # share of the residual of ten steps before, if it does not fall
 _RUNNING = -1  # the code of a sample that has not ended yet
-_PLAIN = {torch.float64: (1e-120, 1e120), torch.float32: (1e-8, 1e12)}  # sizes with plain squares
+PLAIN = {torch.float64: (1e-120, 1e120), torch.float32: (1e-8, 1e12)}  # sizes with plain squares
 _DRIFTS = (
     "the state grows by a constant each iteration: a residual stream without normalization of the "
     "state has no equilibrium; normalize the state, or run a fixed number of iterations"
@@ -159,12 +159,14 @@ class Verdict:
         problem: The map, which counts its evaluations.
 
     Attributes:
+        worst: By what factor the worst sample missed its tolerance at the last look.
+        initial: The same at the first look.
         converged: Whether all samples have converged, once it has ended.
         reached: The step that the value of each sample is of, where some have failed.
     """
 
     def __init__(self, solver: Solver, problem: Problem) -> None:
-        self.solver, self.worst, self.converged = solver, math.inf, False
+        self.solver, self.worst, self.initial, self.converged = solver, math.inf, math.inf, False
         self._problem, self._evaluations, self._last_worst = problem, problem.evaluations, math.inf
         self.reached: Tensor | None = None
         self._known: Known | None = None
@@ -189,8 +191,9 @@ class Verdict:
         residual, size = self._norms(value, z)
         falls = False
         if not self._any_failed:
-            worst = largest(self._tolerance.excess(residual, size))
-            if worst <= 1 and not self._is_far(size):
+            worst, most = largest_of(self._tolerance.excess(residual, size), size)
+            if worst <= 1 and not self._is_far(size, most):
+                self.worst = worst
                 return self._end_together(z, residual, step)
             falls = worst < self.worst and step < self.solver.max_steps
             if falls:
@@ -203,7 +206,7 @@ class Verdict:
     def _begin(self, value: Tensor, z: Tensor) -> Solution | None:
         residual, size = plain_norms(value, z)
         first = torch.maximum(residual, size)
-        low, high = _PLAIN.get(z.dtype, _PLAIN[torch.float32])
+        low, high = PLAIN.get(z.dtype, PLAIN[torch.float32])
         least, most = extremes(first)
         if not low <= least <= most <= high:
             residual, size = safe_norms(value, z)
@@ -216,7 +219,7 @@ class Verdict:
                 self._norms = safe_norms
         self._least = least
         self._tolerance = Tolerance.of(self.solver, residual, first, z.dtype)
-        self.worst = largest(self._tolerance.excess(residual, size))
+        self.initial = self.worst = largest(self._tolerance.excess(residual, size))
         if self.solver.atol:
             self._note_vain(residual, size)
         self._start = self._last = Look(z, residual, size, 0)
@@ -236,9 +239,14 @@ class Verdict:
                 f"{physical(vain).numel()} samples, which count as converged wherever they are"
             )
 
-    def _is_far(self, size: Tensor) -> bool:
-        """Whether an iterate has grown so far that its residual may say little."""
-        if largest(size) <= WORSE * self._least:
+    def _is_far(self, size: Tensor, most: float) -> bool:
+        """Whether an iterate has grown so far that its residual may say little.
+
+        Args:
+            size: The norm of the iterate of each sample.
+            most: The largest of these.
+        """
+        if most <= WORSE * self._least:
             return False
         return not largest(torch.sub(size, self._tolerance.first, alpha=WORSE)) <= 0
 
@@ -266,7 +274,7 @@ class Verdict:
         if self._any_failed:
             return self._end_failed(look)
         excess = tolerance.excess(residual, look.size)
-        if largest(excess) <= 1 and not self._is_far(look.size):
+        if largest(excess) <= 1 and not self._is_far(look.size, largest(look.size)):
             return self._end_together(look.z, residual, look.step)
         self.reached, self.converged = self._known.reached, True
         known = self._known

@@ -15,6 +15,7 @@ from shoal.core.checks import float_tensor
 from shoal.core.torch_compat import full_precision, uncompiled
 from shoal.equilibrium import Equilibrium, Gradient, Solution, Solver
 from shoal.equilibrium.problem import FunctionProblem
+from shoal.equilibrium.recording import Recorder
 from shoal.equilibrium.state import State, StateLayout
 from shoal.networks.gain import (
     ConvolutionNorm,
@@ -49,6 +50,10 @@ class RecurrentEquilibrium(Equilibrium):
 
     cell: RecurrentCell
 
+    def __init__(self, cell: RecurrentCell, **solving: Any) -> None:
+        super().__init__(cell, **solving)
+        self.recorder = Recorder(confirmed=False)  # the cell is a function of tensors alone
+
     def problem(self, z0: State, *inputs: Any, **named: Any) -> tuple[FunctionProblem, Tensor]:
         """The equation of a state and inputs, as solvers see it, and where to start."""
         if torch.compiler.is_exporting():
@@ -59,6 +64,7 @@ class RecurrentEquilibrium(Equilibrium):
             )
         layout = StateLayout.of(z0)
         problem = FunctionProblem(self.cell, layout, (*inputs, *named.values()), separable=True)
+        problem.recorder = self.recorder
         return problem, layout.rows(z0)
 
 
