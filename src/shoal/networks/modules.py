@@ -162,29 +162,24 @@ def exact(module: Module, *, silent: bool = False) -> Any:
     return _exact(module, silent, {})
 
 
-def _exact(module: Module, silent: bool, copies: dict[int, Module]) -> Module:
-    """The view of a module; one that stands in several places stays one."""
-    if id(module) not in copies:
-        copies[id(module)] = _copied(module, silent, copies)
-    return copies[id(module)]
-
-
-def _copied(module: Module, silent: bool, copies: dict[int, Module]) -> Module:
-    if isinstance(module, _PARALLEL):
-        return _exact(module.module, silent, copies)
+def _exact(module: Module, silent: bool, views: dict[int, Module]) -> Module:
+    """The view of a module; a module in several places has one view."""
+    if id(module) in views:
+        return views[id(module)]
     before = dict(submodules(module).items())  # those of TorchScript are no dictionary
-    if (source := before.get("_orig_mod")) is not None:
-        return _exact(source, silent, copies)
-    children = {
-        name: None if child is None else _exact(child, silent, copies)
-        for name, child in before.items()
-    }
-    same = all(children[name] is child for name, child in before.items())
-    modules = None if same else children
-    if (options := solve_options(module)) is not None:
-        exact_options = options.exact(silent=silent)
-        return changed_copy(module, modules=modules, options=exact_options, warm_start=False)
-    return module if same else changed_copy(module, modules=modules)
+    inside = module.module if isinstance(module, _PARALLEL) else before.get("_orig_mod")
+    if inside is not None:  # distributed, or compiled
+        view = _exact(inside, silent, views)
+    else:
+        after = {n: None if m is None else _exact(m, silent, views) for n, m in before.items()}
+        if (options := solve_options(module)) is not None:
+            changes = {"options": options.exact(silent=silent), "warm_start": False}
+            view = changed_copy(module, after, **changes)
+        elif any(after[name] is not child for name, child in before.items()):
+            view = changed_copy(module, after)
+        else:
+            view = module
+    return views.setdefault(id(module), view)
 
 
 def solve_options(module: Module) -> SolveOptions | None:

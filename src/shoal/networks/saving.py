@@ -16,8 +16,7 @@ from shoal import architectures as known_architectures
 from shoal.activations import Activation
 from shoal.architectures import Architecture
 from shoal.core.checks import as_path, device_of, items, shown
-from shoal.core.fields import plain
-from shoal.core.files import checksum, write_whole
+from shoal.core.files import checksum, plain, write_whole
 from shoal.core.settings import standard_settings
 from shoal.equilibrium import Gradient, Solver
 from shoal.networks.build import assemble, check_spec, shapes
