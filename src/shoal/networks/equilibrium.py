@@ -180,8 +180,7 @@ class EquilibriumNetwork(Network[A], Generic[A]):
             >>> net.well_posedness().contraction
             True
         """
-        weights = [weight for _, weight in self.recurrent_layers]
-        return well_posedness(self.gain_bound(), weights, self.architecture, tightness)
+        return well_posedness(self.gain_bound(), self.architecture, tightness)
 
     def gain_bound(self) -> GainBound:
         """A bound of the gain of the recurrent layers that follows changes of their weights."""
@@ -190,7 +189,9 @@ class EquilibriumNetwork(Network[A], Generic[A]):
         if axes := self.spec.pixel_axes:
             positions = self.recurrent_layers[0][1].shape[2] ** axes
             norm = ConvolutionNorm(layers[0].padding, positions, self.spec.pixels)
-        return GainBound([*map(gain_factor, layers)], [norm] * len(layers))
+        return GainBound(
+            [*map(gain_factor, layers)], norm, lambda: [w for _, w in self.recurrent_layers]
+        )
 
 
 class LoopNetwork(LayeredNetwork[A], EquilibriumNetwork[A], Generic[A]):
