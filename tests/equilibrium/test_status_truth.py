@@ -292,8 +292,10 @@ def test_solves_on_a_gpu(name, dtype):
     known = MAPS[name]
     for sizes in ((1.0,), WIDE):
         given = begin(known, dtype, sizes, "cuda")
-        layer = shoal.Equilibrium(Cell(known), solver=SOLVERS["Picard"], on_failure="status")
-        for nearer in (8, 1):
+        layer = shoal.Equilibrium(
+            Cell(known), solver=SOLVERS["Picard"], on_failure="status", graphs=True
+        )
+        for nearer in (8, 1, 4, 2):
             now = (given[0] / nearer, *given[1:])
             layer(*now)
             check(known, layer.solution, now, "Picard")

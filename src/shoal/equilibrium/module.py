@@ -15,6 +15,7 @@ from shoal.equilibrium.broyden import Broyden
 from shoal.equilibrium.gradients import Gradient, SolveOptions, check_gradient
 from shoal.equilibrium.prepared_cell import PreparedCell, prepared_inputs
 from shoal.equilibrium.problem import CallScope, FunctionProblem
+from shoal.equilibrium.recording import Recorder
 from shoal.equilibrium.solution import LastSolution, Solution, SolveLog, check_on_failure
 from shoal.equilibrium.solver import Picard, Solver, check_solver
 from shoal.equilibrium.state import State, StateLayout
@@ -66,6 +67,10 @@ class Equilibrium(nn.Module):
             the backward pass.
         warm_start: Whether solves in training begin where the last one ended, if the state had the
             same shape. It is meant for full-batch training.
+        graphs: Whether Picard iterations on a GPU are recorded as CUDA graphs from the second solve
+            of a shape on. The cell must then be a fixed sequence of operations of its parameters
+            and inputs. Each result is confirmed by one ordinary evaluation; a cell that cannot be
+            recorded is evaluated step by step.
 
     Attributes:
         solution: Result of the last call, a :class:`Solution` whose ``value`` is the state.
@@ -101,6 +106,7 @@ class Equilibrium(nn.Module):
         batched: bool = True,
         separable: bool = False,
         warm_start: bool = False,
+        graphs: bool = False,
     ) -> None:
         super().__init__()
         if not callable(cell):
@@ -119,6 +125,7 @@ class Equilibrium(nn.Module):
         )
         self.batched, self.separable = flag("batched", batched), flag("separable", separable)
         self.warm_start = flag("warm_start", warm_start)
+        self.recorder = Recorder() if flag("graphs", graphs) else None
         if self.separable and not self.batched:
             raise ValueError("separable must be False for a state that is one sample, got True")
         self.solution: Solution | None = None
@@ -190,6 +197,7 @@ class Equilibrium(nn.Module):
         problem = FunctionProblem(
             function, layout, inputs, named, separable=self.separable, scope=scope
         )
+        problem.recorder = self.recorder
         return problem, start
 
     def problem_at(self, z: State, *inputs: Any, **named: Any) -> tuple[FunctionProblem, Tensor]:

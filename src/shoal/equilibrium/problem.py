@@ -34,11 +34,12 @@ class Linearization:
         z: The point.
         value: $f(z)$, with a graph to all that the map depends on.
         pull: $J^\top g$, by autograd.
+        problem: The map.
         samples_coupled: Whether samples may depend on each other.
     """
 
     def __init__(self, problem: "Problem", z: Tensor) -> None:
-        self.z, self.samples_coupled = z, problem.samples_coupled
+        self.z, self.problem, self.samples_coupled = z, problem, problem.samples_coupled
         self.value, self.pull = vjp(problem.evaluate, z)
 
     @cached_property
@@ -53,10 +54,12 @@ class Problem(ABC):
     Attributes:
         evaluations: How often it was evaluated, or a product with its Jacobian was formed.
         samples_coupled: Whether samples may depend on each other, for all that is known.
+        recorder: The recordings of its iterations on a GPU, if there may be some.
     """
 
     evaluations: int = 0
     samples_coupled: bool = True
+    recorder: Any = None
 
     @abstractmethod
     def evaluate(self, z: Tensor) -> Tensor:
@@ -189,14 +192,30 @@ class FunctionProblem(Problem):
 
     def with_tensors(self, *tensors: Tensor) -> "FunctionProblem":
         """The map with other inputs, parameters and buffers."""
-        count, given = len(self._given), iter(tensors)
-        other = copy(self)
-        other.inputs, other.named = pytree.tree_map_only(
-            Tensor, lambda _: next(given), (self.inputs, self.named)
-        )
-        other._given = [*tensors[:count]]
+        count = len(self._given)
+        other = self.with_inputs(tensors[:count])
+        other._given, other.recorder = [*tensors[:count]], None
         other._lent = other._held = dict(zip(self._held, tensors[count:], strict=True))
         other.tensors, other._checked = tensors, not other._lent
+        return other
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a call is the function alone: no autocast, random numbers or lent parameters."""
+        return self._checked and not self._lent and (self.scope is None or self.scope.is_plain)
+
+    @property
+    def inputs_given(self) -> int:
+        """How many of the tensors are inputs."""
+        return len(self._given)
+
+    def with_inputs(self, inputs: Sequence[Tensor]) -> "FunctionProblem":
+        """The map with other inputs, and the parameters that its module has."""
+        several = iter(inputs)
+        other = copy(self)
+        other.inputs, other.named = pytree.tree_map_only(
+            Tensor, lambda _: next(several), (self.inputs, self.named)
+        )
         return other
 
     def linearize(self, z: Tensor) -> Linearization:
@@ -232,7 +251,7 @@ class LinearProblem(Problem):
         self, near: Linearization, right: Tensor, *, adjoint: bool, of: Problem | None = None
     ) -> None:
         self.near, self.right, self.adjoint, self.of = near, right, adjoint, of
-        self.samples_coupled = near.samples_coupled
+        self.samples_coupled, self.recorder = near.samples_coupled, near.problem.recorder
         self.product = near.pull if adjoint else near.push
 
     @property

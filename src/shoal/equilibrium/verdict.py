@@ -159,6 +159,8 @@ class Verdict:
         problem: The map, which counts its evaluations.
 
     Attributes:
+        tolerance: How far off samples may be, once it has begun.
+        norms: How norms are formed, once it has begun.
         converged: Whether all samples have converged, once it has ended.
         reached: The step that the value of each sample is of, where some have failed.
     """
@@ -168,7 +170,7 @@ class Verdict:
         self._problem, self._evaluations, self._last_worst = problem, problem.evaluations, math.inf
         self.reached: Tensor | None = None
         self._known: Known | None = None
-        self._norms, self._judged, self._any_failed = plain_norms, 0, False
+        self.norms, self._judged, self._any_failed = plain_norms, 0, False
         self._notes: list[str] = []
 
     @property
@@ -186,17 +188,28 @@ class Verdict:
         """
         if step == 0:
             return self._begin(value, z)
-        residual, size = self._norms(value, z)
+        residual, size = self.norms(value, z)
+        worst = math.inf if self._any_failed else largest(self.tolerance.excess(residual, size))
+        return self.weigh(value, Look(z, residual, size, step), worst)
+
+    def weigh(self, value: Tensor, look: Look, worst: float) -> Solution | None:
+        """The solution, if all samples have ended, from norms that are known.
+
+        Args:
+            value: The map at the iterate.
+            look: The iterate, and its norms.
+            worst: By what factor the worst sample misses its tolerance.
+        """
+        z, residual, size, step = look
         falls = False
         if not self._any_failed:
-            worst = largest(self._tolerance.excess(residual, size))
             if worst <= 1 and not self._is_far(size):
                 return self._end_together(z, residual, step)
             falls = worst < self.worst and step < self.solver.max_steps
             if falls:
                 self._last_worst, self.worst = self.worst, worst
                 if step < self._judged + _OFTEN:
-                    self._last = Look(z, residual, size, step)
+                    self._last = look
                     return None
         return self._judge(Look(z, *safe_norms(value, z), step), falls=falls)
 
@@ -213,10 +226,10 @@ class Verdict:
             zeros = (first == 0) & (z.dtype != torch.float64)  # where no square has vanished
             least, most = extremes(first.masked_fill(zeros, high))
             if not low <= least <= most <= high:
-                self._norms = safe_norms
+                self.norms = safe_norms
         self._least = least
-        self._tolerance = Tolerance.of(self.solver, residual, first, z.dtype)
-        self.worst = largest(self._tolerance.excess(residual, size))
+        self.tolerance = Tolerance.of(self.solver, residual, first, z.dtype)
+        self.worst = largest(self.tolerance.excess(residual, size))
         if self.solver.atol:
             self._note_vain(residual, size)
         self._start = self._last = Look(z, residual, size, 0)
@@ -227,8 +240,8 @@ class Verdict:
 
     def _note_vain(self, residual: Tensor, size: Tensor) -> None:
         """Note how many samples have an absolute tolerance above their start."""
-        rtol, atol = self._tolerance.rtol, float(self.solver.atol or 0.0)
-        vain = (self._tolerance.first <= atol) & (residual > rtol * size)
+        rtol, atol = self.tolerance.rtol, float(self.solver.atol or 0.0)
+        vain = (self.tolerance.first <= atol) & (residual > rtol * size)
         if largest(vain.to(torch.uint8)):
             count = int(physical(vain).sum())
             self._notes.append(
@@ -240,11 +253,11 @@ class Verdict:
         """Whether an iterate has grown so far that its residual may say little."""
         if largest(size) <= WORSE * self._least:
             return False
-        return not largest(torch.sub(size, self._tolerance.first, alpha=WORSE)) <= 0
+        return not largest(torch.sub(size, self.tolerance.first, alpha=WORSE)) <= 0
 
     def _judge(self, look: Look, *, falls: bool = False) -> Solution | None:
         """The full verdict; the solution, if no sample runs any more."""
-        end, tolerance, residual = self.solver.max_steps, self._tolerance, look.residual
+        end, tolerance, residual = self.solver.max_steps, self.tolerance, look.residual
         if self._known is None:
             zero = torch.zeros_like(residual, dtype=torch.int32)
             best = self._start.residual.nan_to_num(math.inf, math.inf)

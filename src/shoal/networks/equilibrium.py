@@ -59,6 +59,7 @@ class RecurrentEquilibrium(Equilibrium):
             )
         layout = StateLayout.of(z0)
         problem = FunctionProblem(self.cell, layout, (*inputs, *named.values()), separable=True)
+        problem.recorder = self.recorder
         return problem, layout.rows(z0)
 
 
@@ -75,7 +76,7 @@ class EquilibriumNetwork(Network[A], Generic[A]):
     def __init__(self, spec: NetworkSpec[A], weights: Mapping[str, Tensor], **solving: Any) -> None:
         super().__init__(spec, weights)
         layers = tuple(layer for layer, _ in self.recurrent_layers)
-        self.equilibrium = RecurrentEquilibrium(RecurrentCell(layers), **solving)
+        self.equilibrium = RecurrentEquilibrium(RecurrentCell(layers), graphs=True, **solving)
 
     @property
     @abstractmethod
