@@ -69,7 +69,6 @@ Explorer <explorer>
 Choosing
 Which solver <which-solver>
 Which kernel <which-kernel>
-Which design <which-design>
 When not to use shoal <when-not-to-use-shoal>
 
 Capabilities
@@ -80,21 +79,16 @@ Any module, any loop <equilibria>
 Coming from torchdeq <coming-from-torchdeq>
 Coming from neural-tangents <coming-from-neural-tangents>
 Coming from GPyTorch <coming-from-gpytorch>
-The NTK of my module <ntk-of-my-module>
 Kernels <kernels>
 What tying does <tying>
 Images <images>
-Mixtures <mixtures>
-Equivalents <equivalents>
-Spectra <spectra>
+Equivalents and spectra <equivalents>
 Designs <design>
-Predicted training <training>
+Training <training>
 Staying well-posed <staying-well-posed>
 How many iterations? <diagnosing>
 When to stop <stopping>
 Replacing a loop <distilling>
-When depth pays <when-depth-pays>
-Monitored training <monitoring>
 Certificates <certificates>
 Regression <regression>
 Several processes <several-processes>
@@ -102,14 +96,13 @@ How well will it predict? <prediction>
 Adapters <adapters>
 Data <data>
 
-Results
+Evidence
 Accuracy <accuracy>
 Performance <performance>
+When depth pays <when-depth-pays>
 Tested by others <peers>
 Reproductions <reproductions>
-Findings <findings>
 Errata <errata>
-Experiments <experiments>
 
 Examples and reference
 Gallery <gallery>

@@ -136,7 +136,7 @@ class Accuracies(nets.DEQs):
             words("deq", "naive"),
             section,
             each("{}: a z-score of at most −3", least("naive"), most=-3),
-            remark="ReLU yes, while networks are not wide; Tanh no, as the kernels agree",
+            remark="yes for ReLU at small widths; no for Tanh, whose kernels agree",
         )
 
     def plot(self, results):

@@ -81,13 +81,13 @@ def _wrappers(value: Tensor) -> Iterator[Tensor]:
     """A tensor and the tensors inside of it, from the outermost transform to the innermost."""
     while is_wrapped(value):
         yield value
-        value = get_unwrapped(value)
+        value = get_bare(value)
 
 
 def _bare(value: Tensor) -> Tensor:
     """The tensor below all transforms."""
     while is_wrapped(value):
-        value = get_unwrapped(value)
+        value = get_bare(value)
     return value
 
 
@@ -101,10 +101,23 @@ def largest(values: Tensor) -> float:
     return float(_bare(values).max())
 
 
+def largest_of(first: Tensor, second: Tensor) -> tuple[float, float]:
+    """The largest entry of each of two tensors, as ``largest``; a GPU is waited for once."""
+    if not first.is_cuda:
+        return largest(first), largest(second)
+    return _numbers(_bare(first).max(), _bare(second).max())
+
+
 def extremes(values: Tensor) -> tuple[float, float]:
     """The smallest and the largest entry as numbers, NaN if there is one, below all transforms."""
-    least, most = torch.aminmax(_bare(values))
-    return float(least), float(most)
+    return _numbers(*torch.aminmax(_bare(values)))
+
+
+def _numbers(first: Tensor, second: Tensor) -> tuple[float, float]:
+    if not first.is_cuda:
+        return float(first), float(second)
+    least, most = torch.stack([first, second.to(first.dtype)]).tolist()
+    return least, most
 
 
 def physical(values: Tensor, columns: int = 0) -> Tensor:
@@ -291,8 +304,8 @@ def is_known(value: Tensor, tensors: Iterable[Tensor], since: int) -> bool:
             sources = outside_tensors(value, None, known, since)
             if sources is None or not {*map(id, sources)} <= {*map(id, known)}:
                 return False
-        value = get_unwrapped(value)
-        known = [get_unwrapped(t) if maybe_get_level(t) == level else t for t in known]
+        value = get_bare(value)
+        known = [get_bare(t) if maybe_get_level(t) == level else t for t in known]
     return True
 
 

@@ -1,7 +1,6 @@
 """The one loop of all solvers: evaluate, look, step."""
 
 from collections.abc import Sequence
-from copy import copy
 from dataclasses import dataclass, replace
 
 import torch
@@ -11,9 +10,7 @@ from shoal.core.torch_compat import full_precision, is_transformed, largest
 from shoal.equilibrium.problem import Linearization, Problem
 from shoal.equilibrium.solution import Solution, Status
 from shoal.equilibrium.solver import Picard, Solver
-from shoal.equilibrium.verdict import Look, Verdict, plain_norms
-
-_CONFIRMED = 2.0  # times the tolerance: a residual that is rounded in another way
+from shoal.equilibrium.verdict import Verdict
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,8 +85,12 @@ def drive_through(
     return outcome
 
 
-def _driven(problem: Problem, solver: Solver, z: Tensor, followed: bool) -> Outcome:
-    verdict, state, step = Verdict(solver, problem), solver.init(z), 0
+def _driven(problem: Problem, solver: Solver, start: Tensor, followed: bool) -> Outcome:
+    recorder = problem.recorder if isinstance(solver, Picard) else None
+    recorded = recorder and recorder.solve(problem, solver, start, followed=followed)
+    if recorded:
+        return Outcome(recorded[0], converged=True, near=recorded[1])
+    z, verdict, state, step = start, Verdict(solver, problem), solver.init(start), 0
     transformed = is_transformed(z)  # whose grad modes are not this one's
     while True:
         near = None
@@ -99,46 +100,14 @@ def _driven(problem: Problem, solver: Solver, z: Tensor, followed: bool) -> Outc
         value = value if near is None and not transformed else value.detach()
         solution = verdict.look(value, z, step)
         if solution is not None:
+            if recorder is not None:
+                recorder.learn(problem, solver, start, verdict, step)
             near = near if verdict.reached is None else None
             return Outcome(solution, verdict.converged, verdict.reached, near)
         del near  # whose graph is no longer needed
-        if step == 0 and (outcome := _replayed(problem, solver, verdict, value, followed)):
-            return outcome
         z, state = solver.step(problem, state, z, value)
         z = z.detach() if transformed else z
         step += 1
-
-
-def _replayed(
-    problem: Problem, solver: Solver, verdict: Verdict, z: Tensor, followed: bool
-) -> Outcome | None:
-    """The outcome of recorded steps from the second iterate on, if it is confirmed."""
-    recorder, tolerance = problem.recorder, verdict.tolerance
-    if recorder is None or not isinstance(solver, Picard) or verdict.norms is not plain_norms:
-        return None
-    replay = recorder.replay(problem, z, tolerance.rtol)
-    if replay is None:
-        return None
-    trial, step, solution = copy(verdict), 1, None
-    while solution is None:
-        steps = replay(z, tolerance.atol)
-        problem.evaluations += len(steps.worst)
-        for number, worst in enumerate(steps.worst):
-            z, value = steps.states[number], steps.states[number + 1]
-            look = Look(z, steps.residuals[number], steps.sizes[number], step)
-            solution = trial.weigh(value, look, worst)
-            if solution is not None:
-                break
-            step, z = step + 1, value
-    if trial.converged:
-        z = solution.value
-        follow = followed and trial.reached is None
-        near = problem.linearize(z.detach().requires_grad_()) if follow else None
-        value = problem.evaluate(z) if near is None else near.value.detach()
-        if largest(tolerance.excess(*plain_norms(value, z))) <= _CONFIRMED:
-            return Outcome(solution, converged=True, best=trial.reached, near=near)
-    recorder.pause()
-    return None
 
 
 def repeat(problem: Problem, solver: Solver, start: Tensor, steps: Tensor) -> Tensor:

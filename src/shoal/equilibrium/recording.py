@@ -1,212 +1,275 @@
-"""Picard iterations on a GPU, recorded as CUDA graphs: several evaluations without Python between.
+"""Whole Picard solves on a GPU, recorded as CUDA graphs, without Python between their steps.
 
-A recording reads tensors by their addresses. Inputs are copied to where it expects them; where
-shapes, parameters, modes, the stream or the thread differ, another one is made. Its results count
-only after an ordinary evaluation has confirmed them, see ``driver``.
+A recording makes as many steps as the last solves took, and one look at the end; what it leaves
+unsolved, the ordinary loop solves. A graph reads tensors by their addresses: inputs are copied to
+where it expects them, and for other shapes, parameters, modes, streams or threads another one is
+recorded. Where a cell is a user's, one ordinary evaluation confirms each result.
 """
 
 import logging
+import math
 import threading
+import warnings
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
-from typing import NamedTuple
+from contextlib import contextmanager, suppress
 
 import torch
 from torch import Tensor, nn
 
-from shoal.core.torch_compat import is_transformed, pytree
-from shoal.equilibrium.problem import FunctionProblem, LinearProblem, Problem
+from shoal.core.torch_compat import is_transformed
+from shoal.equilibrium.problem import FunctionProblem, Linearization, LinearProblem, Problem
+from shoal.equilibrium.solution import Solution
+from shoal.equilibrium.solver import Solver
+from shoal.equilibrium.verdict import PLAIN, WORSE, Tolerance, Verdict, plain_norms
 
 logger = logging.getLogger(__name__)
 
-_EVALUATIONS = 5  # in one replay
-_MOST = 8  # recordings of a layer: for training and testing, whole batches and the last ones
-_PAUSE = 20  # solves without recordings after one whose result was not confirmed
-
-
-class Steps(NamedTuple):
-    """Successive iterates of a map.
-
-    Attributes:
-        states: The iterates, one more than evaluations.
-        residuals: The norms of the residuals of all but the last.
-        sizes: The norms of these iterates.
-        worst: The factor by which the worst sample misses its tolerance, for each evaluation.
-    """
-
-    states: tuple[Tensor, ...]
-    residuals: tuple[Tensor, ...]
-    sizes: tuple[Tensor, ...]
-    worst: list[float]
-
-
-Replay = Callable[[Tensor, Tensor], Steps]  # of an iterate and the absolute tolerance of each row
+_KINDS = 8  # of solves that a layer records: for training and testing, whole batches and the last
+_LENGTHS = 3  # recordings of a kind
+_LONGEST = 256  # steps of a recording
+_AIM = 0.7  # share of the tolerance that the last iterate shall meet
+_CONFIRMED = 2.0  # times the tolerance: a residual whose rounding is another one
+_capturing = threading.Lock()  # one thread at a time: captures share the random generator
 
 
 class Recorder:
-    """The recordings of one layer; copies and pickles of it are empty."""
+    """The recorded solves of one layer; copies and pickles of it are empty.
+
+    Args:
+        confirmed: Whether an ordinary evaluation confirms each result.
+    """
+
+    def __init__(self, *, confirmed: bool) -> None:
+        self.confirmed = confirmed
+        self._kinds: dict[Hashable, _Kind] = {}
+
+    def __deepcopy__(self, memo: object) -> "Recorder":
+        """Leave the recordings behind."""
+        return Recorder(confirmed=self.confirmed)
+
+    def __getstate__(self) -> dict[str, object]:
+        """Leave the recordings behind."""
+        return {"confirmed": self.confirmed, "_kinds": {}}
+
+    def solve(
+        self, problem: Problem, solver: Solver, start: Tensor, *, followed: bool
+    ) -> tuple[Solution, Linearization | None] | None:
+        """A solution for all samples, with the map near it if that is wanted; or nothing."""
+        kind = self._kinds.get(_key(problem, solver, start)) if start.is_cuda else None
+        recording = None if kind is None else kind.recording(problem, solver, start)
+        if kind is None or recording is None:
+            return None
+        solution = recording.run(problem, start, kind)
+        if solution is None:
+            return None
+        z, near = solution.value, None
+        if followed:
+            near = problem.linearize(z.detach().requires_grad_())
+        if self.confirmed:
+            value = problem.evaluate(z) if near is None else near.value.detach()
+            if not recording.confirms(value, z):
+                self._kinds.clear()
+                return None
+        return solution, near
+
+    def learn(
+        self, problem: Problem, solver: Solver, start: Tensor, verdict: Verdict, steps: int
+    ) -> None:
+        """Take in how an ordinary solve ended."""
+        base = _map(problem)
+        if not start.is_cuda or start.dtype not in PLAIN or solver.atol:
+            return
+        if not isinstance(base, FunctionProblem) or not base.is_plain:
+            return
+        if is_transformed(start, *base.tensors) or torch.cuda.is_current_stream_capturing():
+            return
+        key = _key(problem, solver, start)
+        if key not in self._kinds and len(self._kinds) < _KINDS:
+            self._kinds[key] = _Kind()
+        if key in self._kinds:
+            self._kinds[key].learn(steps if verdict.converged else 0, verdict)
+
+
+def _map(problem: Problem) -> Problem:
+    """The map itself, for it or its adjoint equation."""
+    if isinstance(problem, LinearProblem) and problem.adjoint:
+        return problem.near.problem
+    return problem
+
+
+def _key(problem: Problem, solver: Solver, z: Tensor) -> Hashable:
+    """What a recording depends on, but for the values of tensors and what a user hides."""
+    base = _map(problem)
+    if not isinstance(base, FunctionProblem) or not base.may_replay or is_transformed(z):
+        return None
+    tensors = tuple(
+        [
+            tensor.shape if number < base.inputs_given and not _stays(tensor) else tensor.data_ptr()
+            for number, tensor in enumerate(base.tensors)
+        ]
+    )
+    modes = None if base.module is None else tuple([m.training for m in base.module.modules()])
+    where = threading.get_ident(), torch.cuda.current_stream(z.device).cuda_stream
+    return base is problem, solver, z.shape, z.dtype, tensors, modes, where
+
+
+def _stays(tensor: Tensor) -> bool:
+    """Whether an input is a weight, which optimizers change in place."""
+    return isinstance(tensor, nn.Parameter)
+
+
+class _Kind:
+    """Solves that differ only in numbers: how many steps they take, and their recordings."""
 
     def __init__(self) -> None:
-        self._recordings: dict[Hashable, _Recording | None] = {}  # None: could not be recorded
-        self._seen: set[Hashable] = set()
-        self._pause = 0
+        self.steps = 0  # none before a solve, and after one that failed
+        self._recordings: dict[int, _Recording | None] = {}  # None: could not be recorded
 
-    def __reduce__(self) -> tuple[type["Recorder"], tuple[()]]:
-        """Leave the recordings behind."""
-        return Recorder, ()
+    def learn(self, steps: int, verdict: Verdict) -> None:
+        self.steps = self._aim(steps, verdict.initial, verdict.worst)
 
-    def pause(self) -> None:
-        """Return no recordings for a while."""
-        self._pause = _PAUSE
+    def _aim(self, steps: int, first: float, last: float) -> int:
+        """The steps that a solve needs which began and ended so far off."""
+        last = max(last, 1e-3)  # below it rounding decides
+        if steps > 1 and last < 1 < first < math.inf:
+            steps = max(1, math.ceil(steps * math.log(first / _AIM) / math.log(first / last)))
+        return steps if steps <= _LONGEST else 0
 
-    def replay(self, problem: Problem, z: Tensor, rtol: float) -> Replay | None:
-        """The recorded iterations of a map, or of an adjoint equation.
+    def update(self, steps: int, first: float, last: float) -> None:
+        """Take fewer steps only if several are in vain, so that few lengths are recorded."""
+        aim = self._aim(steps, first, last)
+        self.steps = self.steps if steps - 3 < aim <= steps else aim
 
-        Returns:
-            ``None`` for a problem that cannot be recorded or comes for the first time.
-        """
-        self._pause -= self._pause > 0
-        near = problem.near if isinstance(problem, LinearProblem) and problem.adjoint else None
-        base = problem if near is None else near.problem
-        if self._pause or not isinstance(base, FunctionProblem) or not _can_be_recorded(base, z):
+    def recording(self, problem: Problem, solver: Solver, z: Tensor) -> "_Recording | None":
+        steps = 2 * math.ceil(self.steps / 2)
+        if not 0 < steps <= solver.max_steps or torch.cuda.is_current_stream_capturing():
             return None
-        key = _key(base, z)
-        try:
-            with torch.inference_mode(mode=False), torch.no_grad():
-                recording = self._find(key, base, z)
-                if recording is None:
-                    return None
-                recording.lend(base)
-                if near is None:
-                    return recording.forward(rtol)
-                assert isinstance(problem, LinearProblem)
-                return recording.adjoint(near.z, problem.right, rtol)
-        except RuntimeError as error:  # an operation that waits for the device
-            logger.info("a cell is evaluated step by step, without a CUDA graph: %s", error)
-            self._recordings[key] = None
-            return None
-
-    def _find(self, key: Hashable, problem: FunctionProblem, z: Tensor) -> "_Recording | None":
-        """The recording of what has come before."""
-        if key in self._recordings:
-            return self._recordings[key]
-        if key in self._seen and len(self._recordings) < _MOST:
-            self._recordings[key] = recording = _Recording(problem, z)
-            return recording
-        if len(self._seen) >= 8 * _MOST:
-            self._seen.clear()
-        self._seen.add(key)
-        return None
-
-
-def _can_be_recorded(problem: FunctionProblem, z: Tensor) -> bool:
-    return (
-        z.is_cuda
-        and z.dtype in (torch.float32, torch.float64)
-        and problem.is_plain
-        and not is_transformed(z, *problem.tensors)
-        and not torch.cuda.is_current_stream_capturing()
-    )
-
-
-def _key(problem: FunctionProblem, z: Tensor) -> Hashable:
-    """All that a recording depends on, but for the values of inputs and parameters."""
-    leaves, tree = pytree.tree_flatten((problem.inputs, problem.named))
-    inputs = tuple(
-        leaf
-        if isinstance(leaf, int | float | str)
-        else id(leaf)
-        if not isinstance(leaf, Tensor)
-        else leaf.data_ptr()
-        if isinstance(leaf, nn.Parameter)
-        else (leaf.shape, leaf.stride(), leaf.dtype, leaf.device)
-        for leaf in leaves
-    )
-    held = tuple(tensor.data_ptr() for tensor in problem.tensors[problem.inputs_given :])
-    modules = () if problem.module is None else problem.module.modules()
-    modes = tuple(module.training for module in modules)
-    where = threading.get_ident(), torch.cuda.current_stream(z.device).cuda_stream
-    return z.shape, z.dtype, repr(tree), inputs, held, modes, where
+        if steps not in self._recordings and _capturing.acquire(blocking=False):
+            try:
+                with torch.inference_mode(mode=False), torch.no_grad():
+                    self._recordings[steps] = _Recording(problem, solver, z, steps)
+            except RuntimeError as error:  # such as an operation that waits for the device
+                logger.info("a cell is evaluated step by step, without a CUDA graph: %s", error)
+                self._recordings = dict.fromkeys(range(_LONGEST + 2))
+            finally:
+                _capturing.release()
+            if len(self._recordings) > _LENGTHS and any(self._recordings.values()):
+                del self._recordings[next(iter(self._recordings))]
+        return self._recordings.get(steps)
 
 
 class _Recording:
-    """The recorded iterations of a map, and of its adjoint equation."""
+    """A solve of a map or of its adjoint equation, with the tensors that it reads."""
 
-    def __init__(self, problem: FunctionProblem, z: Tensor) -> None:
-        self.inputs = [
-            tensor if isinstance(tensor, nn.Parameter) else tensor.detach().clone()
-            for tensor in problem.tensors[: problem.inputs_given]
+    def __init__(self, problem: Problem, solver: Solver, z: Tensor, steps: int) -> None:
+        base = _map(problem)
+        assert isinstance(base, FunctionProblem)
+        self.steps, self._adjoint = steps, isinstance(problem, LinearProblem)
+        self._inputs = [
+            tensor if _stays(tensor) else tensor.detach().clone()
+            for tensor in base.tensors[: base.inputs_given]
         ]
-        self.problem = problem.with_inputs(self.inputs)
-        self.point, self.right = z.detach().clone(), torch.zeros_like(z)
-        self._forward: dict[float, _Iterations] = {}
-        self._adjoint: dict[float, _Iterations] = {}
-        self._linearized: torch.cuda.CUDAGraph | None = None
+        static = base.with_inputs(self._inputs)
+        self._start, self._point, self._right = (torch.zeros_like(z) for _ in range(3))
+        self._lend(problem, z)
 
-    def lend(self, problem: FunctionProblem) -> None:
-        """Copy the inputs to where the recording reads them."""
-        for mine, tensor in zip(self.inputs, problem.tensors, strict=False):
+        def solve() -> tuple[Tensor, ...]:
+            if not self._adjoint:
+                return _solve(static.evaluate, solver, self._start, steps)
+            pull = static.linearize(self._point).pull
+            return _solve(lambda g: self._right + pull(g), solver, self._start, steps)
+
+        with torch.cuda.device(z.device):
+            self._graph, results = _captured(solve)
+        self._z, self._residual, self._tolerance, self._numbers = results
+
+    def _lend(self, problem: Problem, z: Tensor) -> None:
+        """Copy tensors to where the recording reads them."""
+        self._start.copy_(z)
+        for mine, tensor in zip(self._inputs, _map(problem).tensors, strict=False):
             if mine is not tensor:
                 mine.copy_(tensor.detach())
+        if isinstance(problem, LinearProblem):
+            self._point.copy_(problem.near.z.detach())
+            self._right.copy_(problem.right)
 
-    def forward(self, rtol: float) -> Replay:
-        """The iterations of the map."""
-        if rtol not in self._forward:
-            self._forward[rtol] = _Iterations(self.problem.evaluate, self.point, rtol)
-        return self._forward[rtol].run
+    def run(self, problem: Problem, start: Tensor, kind: _Kind) -> Solution | None:
+        """The solution, if all samples have one."""
+        self._lend(problem, start)
+        self._graph.replay()
+        problem.evaluations += self.steps + 1
+        z, residual = self._z.clone(), self._residual.clone()
+        status = torch.zeros_like(residual, dtype=torch.int8)
+        steps = torch.full_like(residual, self.steps, dtype=torch.int32)
+        least, most, size, first, last = self._numbers.tolist()
+        low, high = PLAIN[z.dtype]
+        if not (low <= least and most <= high and size <= WORSE * least and last <= 1):
+            return None
+        kind.update(self.steps, first, last)
+        return Solution(z, status, residual, steps, self.steps + 1)
 
-    def adjoint(self, z: Tensor, right: Tensor, rtol: float) -> Replay:
-        r"""The iterations of $g \mapsto c + J^\top g$, with the Jacobian at a point."""
-        self.point.copy_(z.detach())
-        self.right.copy_(right)
-        if self._linearized is None:
-            with _side_stream():
-                self.problem.linearize(self.point).pull(self.right)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-                self._near = self.problem.linearize(self.point)
-            self._linearized = graph
-        if rtol not in self._adjoint:
-            self._adjoint[rtol] = _Iterations(
-                lambda g: self.right + self._near.pull(g), self.point, rtol
-            )
-        self._linearized.replay()
-        return self._adjoint[rtol].run
+    def confirms(self, value: Tensor, z: Tensor) -> bool:
+        """Whether the map has the value that the recording found."""
+        residual = torch.linalg.vector_norm(value - z, dim=1)
+        return float((residual / self._tolerance).max()) <= _CONFIRMED
 
 
-class _Iterations:
-    """Some iterations of a map, as one graph."""
+def _solve(
+    evaluate: Callable[[Tensor], Tensor], solver: Solver, z: Tensor, steps: int
+) -> tuple[Tensor, ...]:
+    """The iterate after some steps, its residuals, their tolerances, and what a verdict needs."""
+    value = evaluate(z)
+    residual, size = plain_norms(value, z)
+    first = torch.maximum(residual, size)
+    tolerance = Tolerance.of(solver, residual, first, z.dtype)
+    begun = tolerance.excess(residual, size).max()
+    for _ in range(steps):
+        z, value = value, evaluate(value)
+    residual, size = plain_norms(value, z)
+    allowed = tolerance.atol + tolerance.rtol * size
+    last = (residual / allowed).max()
+    numbers = torch.stack([first.min(), first.max(), size.max(), begun, last])
+    return z, residual, allowed, numbers
 
-    def __init__(self, evaluate: Callable[[Tensor], Tensor], like: Tensor, rtol: float) -> None:
-        self.states = like.new_zeros(_EVALUATIONS + 1, *like.shape)
-        self.atol = torch.ones_like(like[:, 0])
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.no_grad():
-            with _side_stream():
-                evaluate(self.states[0])
-            with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
-                for before, after in zip(self.states, self.states[1:], strict=False):
-                    after.copy_(evaluate(before))
-                change = self.states[1:] - self.states[:-1]
-                self.residual = torch.linalg.vector_norm(change, dim=2)
-                self.size = torch.linalg.vector_norm(self.states[:-1], dim=2)
-                tolerance = torch.add(self.atol, self.size, alpha=rtol)
-                self.worst = (self.residual / tolerance).amax(1)
 
-    def run(self, z: Tensor, atol: Tensor) -> Steps:
-        self.states[0].copy_(z)
-        self.atol.copy_(atol)
-        self.graph.replay()
-        # the next replay writes over its results
-        kept = [t.clone().unbind() for t in (self.states, self.residual, self.size)]
-        return Steps(*kept, self.worst.tolist())
+def _captured(
+    function: Callable[[], tuple[Tensor, ...]],
+) -> tuple[torch.cuda.CUDAGraph, tuple[Tensor, ...]]:
+    """The operations of a function as a graph, and its results."""
+    graph, here, aside = torch.cuda.CUDAGraph(), torch.cuda.current_stream(), torch.cuda.Stream()
+    aside.wait_stream(here)
+    with torch.cuda.stream(aside):
+        with _refusing_waits():
+            function()  # once before, as libraries set themselves up
+        graph.capture_begin(capture_error_mode="thread_local")
+        try:
+            results = function()
+        except BaseException:
+            with suppress(RuntimeError):
+                graph.capture_end()
+            _reset()
+            raise
+        graph.capture_end()
+    here.wait_stream(aside)
+    return graph, results
 
 
 @contextmanager
-def _side_stream() -> Iterator[None]:
-    """A stream for a first call before a recording, in which libraries set themselves up."""
-    outside, aside = torch.cuda.current_stream(), torch.cuda.Stream()
-    aside.wait_stream(outside)
-    with torch.cuda.stream(aside):
+def _refusing_waits() -> Iterator[None]:
+    """A context in which operations that wait for the device raise."""
+    mode = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that this mode does not detect all of them
+        torch.cuda.set_sync_debug_mode("error")
+    try:
         yield
-    outside.wait_stream(aside)
+    finally:
+        torch.cuda.set_sync_debug_mode(mode)
+
+
+def _reset() -> None:
+    """End what a failed capture leaves open: the random generator still waits for its end."""
+    graph = torch.cuda.CUDAGraph()
+    graph.capture_begin(capture_error_mode="thread_local")
+    torch.zeros(1, device="cuda")
+    graph.capture_end()

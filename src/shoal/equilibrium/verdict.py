@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from shoal.core.torch_compat import extremes, largest, physical
+from shoal.core.torch_compat import extremes, largest, largest_of, physical
 from shoal.equilibrium.problem import Problem
 from shoal.equilibrium.solution import Solution, Status
 from shoal.equilibrium.solver import Solver
@@ -26,7 +26,7 @@ _FALLEN = 1e3  # by which factor a residual falls at least where a large iterate
 _STRAIGHT = 0.5  # share of a path's length between its ends, if it leads straight away
 _STEADY = 0.995  # share of the residual of ten steps before, if it does not fall
 _RUNNING = -1  # the code of a sample that has not ended yet
-_PLAIN = {torch.float64: (1e-120, 1e120), torch.float32: (1e-8, 1e12)}  # sizes with plain squares
+PLAIN = {torch.float64: (1e-120, 1e120), torch.float32: (1e-8, 1e12)}  # sizes with plain squares
 _DRIFTS = (
     "the state grows by a constant each iteration: a residual stream without normalization of the "
     "state has no equilibrium; normalize the state, or run a fixed number of iterations"
@@ -159,18 +159,18 @@ class Verdict:
         problem: The map, which counts its evaluations.
 
     Attributes:
-        tolerance: How far off samples may be, once it has begun.
-        norms: How norms are formed, once it has begun.
+        worst: By what factor the worst sample missed its tolerance at the last look.
+        initial: The same at the first look.
         converged: Whether all samples have converged, once it has ended.
         reached: The step that the value of each sample is of, where some have failed.
     """
 
     def __init__(self, solver: Solver, problem: Problem) -> None:
-        self.solver, self.worst, self.converged = solver, math.inf, False
+        self.solver, self.worst, self.initial, self.converged = solver, math.inf, math.inf, False
         self._problem, self._evaluations, self._last_worst = problem, problem.evaluations, math.inf
         self.reached: Tensor | None = None
         self._known: Known | None = None
-        self.norms, self._judged, self._any_failed = plain_norms, 0, False
+        self._norms, self._judged, self._any_failed = plain_norms, 0, False
         self._notes: list[str] = []
 
     @property
@@ -188,35 +188,25 @@ class Verdict:
         """
         if step == 0:
             return self._begin(value, z)
-        residual, size = self.norms(value, z)
-        worst = math.inf if self._any_failed else largest(self.tolerance.excess(residual, size))
-        return self.weigh(value, Look(z, residual, size, step), worst)
-
-    def weigh(self, value: Tensor, look: Look, worst: float) -> Solution | None:
-        """The solution, if all samples have ended, from norms that are known.
-
-        Args:
-            value: The map at the iterate.
-            look: The iterate, and its norms.
-            worst: By what factor the worst sample misses its tolerance.
-        """
-        z, residual, size, step = look
+        residual, size = self._norms(value, z)
         falls = False
         if not self._any_failed:
-            if worst <= 1 and not self._is_far(size):
+            worst, most = largest_of(self._tolerance.excess(residual, size), size)
+            if worst <= 1 and not self._is_far(size, most):
+                self.worst = worst
                 return self._end_together(z, residual, step)
             falls = worst < self.worst and step < self.solver.max_steps
             if falls:
                 self._last_worst, self.worst = self.worst, worst
                 if step < self._judged + _OFTEN:
-                    self._last = look
+                    self._last = Look(z, residual, size, step)
                     return None
         return self._judge(Look(z, *safe_norms(value, z), step), falls=falls)
 
     def _begin(self, value: Tensor, z: Tensor) -> Solution | None:
         residual, size = plain_norms(value, z)
         first = torch.maximum(residual, size)
-        low, high = _PLAIN.get(z.dtype, _PLAIN[torch.float32])
+        low, high = PLAIN.get(z.dtype, PLAIN[torch.float32])
         least, most = extremes(first)
         if not low <= least <= most <= high:
             residual, size = safe_norms(value, z)
@@ -226,10 +216,10 @@ class Verdict:
             zeros = (first == 0) & (z.dtype != torch.float64)  # where no square has vanished
             least, most = extremes(first.masked_fill(zeros, high))
             if not low <= least <= most <= high:
-                self.norms = safe_norms
+                self._norms = safe_norms
         self._least = least
-        self.tolerance = Tolerance.of(self.solver, residual, first, z.dtype)
-        self.worst = largest(self.tolerance.excess(residual, size))
+        self._tolerance = Tolerance.of(self.solver, residual, first, z.dtype)
+        self.initial = self.worst = largest(self._tolerance.excess(residual, size))
         if self.solver.atol:
             self._note_vain(residual, size)
         self._start = self._last = Look(z, residual, size, 0)
@@ -240,8 +230,8 @@ class Verdict:
 
     def _note_vain(self, residual: Tensor, size: Tensor) -> None:
         """Note how many samples have an absolute tolerance above their start."""
-        rtol, atol = self.tolerance.rtol, float(self.solver.atol or 0.0)
-        vain = (self.tolerance.first <= atol) & (residual > rtol * size)
+        rtol, atol = self._tolerance.rtol, float(self.solver.atol or 0.0)
+        vain = (self._tolerance.first <= atol) & (residual > rtol * size)
         if largest(vain.to(torch.uint8)):
             count = int(physical(vain).sum())
             self._notes.append(
@@ -249,15 +239,20 @@ class Verdict:
                 f"{physical(vain).numel()} samples, which count as converged wherever they are"
             )
 
-    def _is_far(self, size: Tensor) -> bool:
-        """Whether an iterate has grown so far that its residual may say little."""
-        if largest(size) <= WORSE * self._least:
+    def _is_far(self, size: Tensor, most: float) -> bool:
+        """Whether an iterate has grown so far that its residual may say little.
+
+        Args:
+            size: The norm of the iterate of each sample.
+            most: The largest of these.
+        """
+        if most <= WORSE * self._least:
             return False
-        return not largest(torch.sub(size, self.tolerance.first, alpha=WORSE)) <= 0
+        return not largest(torch.sub(size, self._tolerance.first, alpha=WORSE)) <= 0
 
     def _judge(self, look: Look, *, falls: bool = False) -> Solution | None:
         """The full verdict; the solution, if no sample runs any more."""
-        end, tolerance, residual = self.solver.max_steps, self.tolerance, look.residual
+        end, tolerance, residual = self.solver.max_steps, self._tolerance, look.residual
         if self._known is None:
             zero = torch.zeros_like(residual, dtype=torch.int32)
             best = self._start.residual.nan_to_num(math.inf, math.inf)
@@ -279,7 +274,7 @@ class Verdict:
         if self._any_failed:
             return self._end_failed(look)
         excess = tolerance.excess(residual, look.size)
-        if largest(excess) <= 1 and not self._is_far(look.size):
+        if largest(excess) <= 1 and not self._is_far(look.size, largest(look.size)):
             return self._end_together(look.z, residual, look.step)
         self.reached, self.converged = self._known.reached, True
         known = self._known

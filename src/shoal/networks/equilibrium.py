@@ -15,6 +15,7 @@ from shoal.core.checks import float_tensor
 from shoal.core.torch_compat import full_precision, uncompiled
 from shoal.equilibrium import Equilibrium, Gradient, Solution, Solver
 from shoal.equilibrium.problem import FunctionProblem
+from shoal.equilibrium.recording import Recorder
 from shoal.equilibrium.state import State, StateLayout
 from shoal.networks.gain import (
     ConvolutionNorm,
@@ -49,6 +50,10 @@ class RecurrentEquilibrium(Equilibrium):
 
     cell: RecurrentCell
 
+    def __init__(self, cell: RecurrentCell, **solving: Any) -> None:
+        super().__init__(cell, **solving)
+        self.recorder = Recorder(confirmed=False)  # the cell is a function of tensors alone
+
     def problem(self, z0: State, *inputs: Any, **named: Any) -> tuple[FunctionProblem, Tensor]:
         """The equation of a state and inputs, as solvers see it, and where to start."""
         if torch.compiler.is_exporting():
@@ -76,7 +81,7 @@ class EquilibriumNetwork(Network[A], Generic[A]):
     def __init__(self, spec: NetworkSpec[A], weights: Mapping[str, Tensor], **solving: Any) -> None:
         super().__init__(spec, weights)
         layers = tuple(layer for layer, _ in self.recurrent_layers)
-        self.equilibrium = RecurrentEquilibrium(RecurrentCell(layers), graphs=True, **solving)
+        self.equilibrium = RecurrentEquilibrium(RecurrentCell(layers), **solving)
 
     @property
     @abstractmethod
