@@ -81,13 +81,13 @@ def _wrappers(value: Tensor) -> Iterator[Tensor]:
     """A tensor and the tensors inside of it, from the outermost transform to the innermost."""
     while is_wrapped(value):
         yield value
-        value = get_bare(value)
+        value = get_unwrapped(value)
 
 
 def _bare(value: Tensor) -> Tensor:
     """The tensor below all transforms."""
     while is_wrapped(value):
-        value = get_bare(value)
+        value = get_unwrapped(value)
     return value
 
 
@@ -194,8 +194,8 @@ def vjp(
     plain autograd computes them, which supports every operation.
     """
     if is_transformed(point):
-        value, pull_all = torch.func.vjp(function, point)
-        return value, lambda cotangent: cast("Tensor", pull_all(cotangent)[0])
+        outcome = torch.func.vjp(function, point)
+        return outcome[0], lambda cotangent: cast("Tensor", outcome[1](cotangent)[0])
     with torch.enable_grad():
         start = point.view_as(point) if point.requires_grad else point.detach().requires_grad_()
         value = function(start)
@@ -304,8 +304,8 @@ def is_known(value: Tensor, tensors: Iterable[Tensor], since: int) -> bool:
             sources = outside_tensors(value, None, known, since)
             if sources is None or not {*map(id, sources)} <= {*map(id, known)}:
                 return False
-        value = get_bare(value)
-        known = [get_bare(t) if maybe_get_level(t) == level else t for t in known]
+        value = get_unwrapped(value)
+        known = [get_unwrapped(t) if maybe_get_level(t) == level else t for t in known]
     return True
 
 
