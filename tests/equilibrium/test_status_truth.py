@@ -190,7 +190,10 @@ def check(known, found, given, method, tolerances=None):
     # the reported residual is the one of the value that is returned
     off = (reported - residual).abs()
     vanishing = math.sqrt(info.tiny * info.eps)  # whose square may be zero
-    assert (off <= rounding + vanishing + 4 * info.eps * residual)[finite].all(), (reported, residual)
+    assert (off <= rounding + vanishing + 4 * info.eps * residual)[finite].all(), (
+        reported,
+        residual,
+    )
     assert not reported[~finite].isfinite().any()
     # what is returned is finite, and of rows that failed no worse than the start
     assert z.isfinite().all()

@@ -85,35 +85,29 @@ def drive_through(
     return outcome
 
 
-def _driven(
-    problem: Problem, solver: Solver, start: Tensor, followed: bool, *, recorded: bool = True
-) -> Outcome:
+def _driven(problem: Problem, solver: Solver, start: Tensor, followed: bool) -> Outcome:
+    recorder = problem.recorder if isinstance(solver, Picard) else None
+    recorded = recorder and recorder.solve(problem, solver, start, followed=followed)
+    if recorded:
+        return Outcome(recorded[0], converged=True, near=recorded[1])
     z, verdict, state, step = start, Verdict(solver, problem), solver.init(start), 0
     transformed = is_transformed(z)  # whose grad modes are not this one's
-    recorder = problem.recorder if recorded and isinstance(solver, Picard) else None
-    jump = 0  # steps by a recording
     while True:
         near = None
-        if followed and (verdict.may_end or jump + 1 == step > 1):
+        if followed and verdict.may_end:
             near = problem.linearize(z.detach().requires_grad_())
         value = problem.evaluate(z) if near is None else near.value
         value = value if near is None and not transformed else value.detach()
         solution = verdict.look(value, z, step)
         if solution is not None:
             if recorder is not None:
-                reached = step if verdict.converged else 0
-                recorder.learn(problem, z, reached, verdict.initial, verdict.worst)
-            if jump and not verdict.converged:  # the best iterate may have been among those
-                return _driven(problem, solver, start, followed, recorded=False)
+                recorder.learn(problem, solver, start, verdict, step)
             near = near if verdict.reached is None else None
             return Outcome(solution, verdict.converged, verdict.reached, near)
         del near  # whose graph is no longer needed
         z, state = solver.step(problem, state, z, value)
         z = z.detach() if transformed else z
         step += 1
-        if step == 1 and recorder is not None:
-            z, jump = recorder.advance(problem, z, solver.max_steps - step)
-            step += jump
 
 
 def repeat(problem: Problem, solver: Solver, start: Tensor, steps: Tensor) -> Tensor:

@@ -68,9 +68,8 @@ class Equilibrium(nn.Module):
         warm_start: Whether solves in training begin where the last one ended, if the state had the
             same shape. It is meant for full-batch training.
         graphs: Whether Picard iterations on a GPU are recorded as CUDA graphs from the second solve
-            of a shape on. The cell must then be a fixed sequence of operations of its parameters
-            and inputs. Each result is confirmed by one ordinary evaluation; a cell that cannot be
-            recorded is evaluated step by step.
+            of a shape on. One ordinary evaluation confirms each result. A cell that cannot be
+            recorded, such as one with random numbers, is evaluated step by step.
 
     Attributes:
         solution: Result of the last call, a :class:`Solution` whose ``value`` is the state.
@@ -125,7 +124,7 @@ class Equilibrium(nn.Module):
         )
         self.batched, self.separable = flag("batched", batched), flag("separable", separable)
         self.warm_start = flag("warm_start", warm_start)
-        self.recorder = Recorder() if flag("graphs", graphs) else None
+        self.recorder = Recorder(confirmed=True) if flag("graphs", graphs) else None
         if self.separable and not self.batched:
             raise ValueError("separable must be False for a state that is one sample, got True")
         self.solution: Solution | None = None

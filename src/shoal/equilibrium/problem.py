@@ -205,6 +205,11 @@ class FunctionProblem(Problem):
         return self._checked and not self._lent and (self.scope is None or self.scope.is_plain)
 
     @property
+    def may_replay(self) -> bool:
+        """Whether that may be so, before the first call."""
+        return not self._lent and (self.scope is None or not self.scope.autocast)
+
+    @property
     def inputs_given(self) -> int:
         """How many of the tensors are inputs."""
         return len(self._given)

@@ -1,97 +1,93 @@
-"""Picard iterations on a GPU, recorded as CUDA graphs: several evaluations without Python between.
+"""Whole Picard solves on a GPU, recorded as CUDA graphs, without Python between their steps.
 
-A recording only proposes an iterate. The ordinary loop starts with an evaluation before it and goes
-on with one after it, so that every verdict is about the map as it is. Without a recording, or with
-a bad one, a solve is slower and no less right.
-
-A graph reads tensors by their addresses. Inputs are copied to where it expects them; where shapes,
-parameters, modes, the stream or the thread differ, another one is recorded.
+A recording makes as many steps as the last solves took, and one look at the end; what it leaves
+unsolved, the ordinary loop solves. A graph reads tensors by their addresses: inputs are copied to
+where it expects them, and for other shapes, parameters, modes, streams or threads another one is
+recorded. Where a cell is a user's, one ordinary evaluation confirms each result.
 """
 
 import logging
 import math
 import threading
+import warnings
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from shoal.core.torch_compat import is_transformed, pytree
-from shoal.equilibrium.problem import FunctionProblem, LinearProblem, Problem
+from shoal.core.torch_compat import is_transformed
+from shoal.equilibrium.problem import FunctionProblem, Linearization, LinearProblem, Problem
+from shoal.equilibrium.solution import Solution
+from shoal.equilibrium.solver import Solver
+from shoal.equilibrium.verdict import PLAIN, WORSE, Tolerance, Verdict, plain_norms
 
-_T = TypeVar("_T")
 logger = logging.getLogger(__name__)
 
-_STEPS = 4  # of one replay
-_MOST = 8  # recordings of a layer: for training and testing, whole batches and the last ones
-_AIM = 0.5  # share of the tolerance that the proposed iterate shall meet
+_KINDS = 8  # of solves that a layer records: for training and testing, whole batches and the last
+_LENGTHS = 3  # recordings of a kind
+_LONGEST = 256  # steps of a recording
+_AIM = 0.7  # share of the tolerance that the last iterate shall meet
+_CONFIRMED = 2.0  # times the tolerance: a residual whose rounding is another one
 _capturing = threading.Lock()  # one thread at a time: captures share the random generator
 
 
 class Recorder:
-    """The recordings of one layer; copies and pickles of it are empty."""
+    """The recorded solves of one layer; copies and pickles of it are empty.
 
-    def __init__(self) -> None:
-        self._recordings: dict[Hashable, _Recording | None] = {}  # None: could not be recorded
-        self._steps: dict[Hashable, int] = {}
+    Args:
+        confirmed: Whether an ordinary evaluation confirms each result.
+    """
 
-    def __reduce__(self) -> tuple[type["Recorder"], tuple[()]]:
+    def __init__(self, *, confirmed: bool) -> None:
+        self.confirmed = confirmed
+        self._kinds: dict[Hashable, _Kind] = {}
+
+    def __deepcopy__(self, memo: object) -> "Recorder":
         """Leave the recordings behind."""
-        return Recorder, ()
+        return Recorder(confirmed=self.confirmed)
 
-    def advance(self, problem: Problem, z: Tensor, most: int) -> tuple[Tensor, int]:
-        """A later iterate of a problem that was solved before, and the number of steps to it.
+    def __getstate__(self) -> dict[str, object]:
+        """Leave the recordings behind."""
+        return {"confirmed": self.confirmed, "_kinds": {}}
 
-        Args:
-            problem: The problem.
-            z: The present iterate.
-            most: The largest number of steps.
-        """
-        key = _key(problem, z)
-        steps = self._steps.get(key, 0)
-        replays = math.ceil(steps / _STEPS)
-        if key is None or not 0 < replays * _STEPS <= most:
-            return z, 0
-        if key not in self._recordings:
-            self._recordings[key] = self._record(problem, z)
-        recording = self._recordings[key]
-        if recording is None:
-            return z, 0
-        return recording.run(problem, z, replays), replays * _STEPS
+    def solve(
+        self, problem: Problem, solver: Solver, start: Tensor, *, followed: bool
+    ) -> tuple[Solution, Linearization | None] | None:
+        """A solution for all samples, with the map near it if that is wanted; or nothing."""
+        kind = self._kinds.get(_key(problem, solver, start)) if start.is_cuda else None
+        recording = None if kind is None else kind.recording(problem, solver, start)
+        if kind is None or recording is None:
+            return None
+        solution = recording.run(problem, start, kind)
+        if solution is None:
+            return None
+        z, near = solution.value, None
+        if followed:
+            near = problem.linearize(z.detach().requires_grad_())
+        if self.confirmed:
+            value = problem.evaluate(z) if near is None else near.value.detach()
+            if not recording.confirms(value, z):
+                self._kinds.clear()
+                return None
+        return solution, near
 
-    def learn(self, problem: Problem, z: Tensor, steps: int, first: float, last: float) -> None:
-        """Take in how a solve ended, to know the number of steps for the next one.
-
-        Args:
-            problem: What was solved.
-            z: An iterate.
-            steps: The steps that it took; 0 if it failed.
-            first: By what factor the worst sample missed its tolerance in the beginning.
-            last: The same in the end.
-        """
-        key = _key(problem, z)
-        if key is None:
+    def learn(
+        self, problem: Problem, solver: Solver, start: Tensor, verdict: Verdict, steps: int
+    ) -> None:
+        """Take in how an ordinary solve ended."""
+        base = _map(problem)
+        if not start.is_cuda or start.dtype not in PLAIN or solver.atol:
             return
-        if len(self._steps) > 8 * _MOST:
-            self._steps.clear()
-        last = max(last, 1e-3)  # below it rounding decides
-        if 1 < steps < math.inf and last < _AIM < first < math.inf:
-            steps = math.ceil(steps * math.log(first / _AIM) / math.log(first / last))
-        self._steps[key] = max(0, steps - 1)  # one is made before the recording
-
-    def _record(self, problem: Problem, z: Tensor) -> "_Recording | None":
-        if len(self._recordings) >= _MOST or not _capturing.acquire(blocking=False):
-            return None
-        try:
-            with torch.inference_mode(mode=False), torch.no_grad():
-                return _Recording(problem, z)
-        except RuntimeError as error:  # such as an operation that waits for the device
-            logger.info("a cell is evaluated step by step, without a CUDA graph: %s", error)
-            return None
-        finally:
-            _capturing.release()
+        if not isinstance(base, FunctionProblem) or not base.is_plain:
+            return
+        if is_transformed(start, *base.tensors) or torch.cuda.is_current_stream_capturing():
+            return
+        key = _key(problem, solver, start)
+        if key not in self._kinds and len(self._kinds) < _KINDS:
+            self._kinds[key] = _Kind()
+        if key in self._kinds:
+            self._kinds[key].learn(steps if verdict.converged else 0, verdict)
 
 
 def _map(problem: Problem) -> Problem:
@@ -101,83 +97,145 @@ def _map(problem: Problem) -> Problem:
     return problem
 
 
-def _key(problem: Problem, z: Tensor) -> Hashable:
-    """All that a recording depends on but the values of tensors, if there can be one."""
+def _key(problem: Problem, solver: Solver, z: Tensor) -> Hashable:
+    """What a recording depends on, but for the values of tensors and what a user hides."""
     base = _map(problem)
-    if not (z.is_cuda and z.dtype in (torch.float32, torch.float64)):
+    if not isinstance(base, FunctionProblem) or not base.may_replay or is_transformed(z):
         return None
-    if not isinstance(base, FunctionProblem) or not base.is_plain:
-        return None
-    if is_transformed(z, *base.tensors) or torch.cuda.is_current_stream_capturing():
-        return None
-    leaves, tree = pytree.tree_flatten((base.inputs, base.named))
-    inputs = tuple(map(_described, leaves))
-    held = tuple(tensor.data_ptr() for tensor in base.tensors[base.inputs_given :])
-    modules = () if base.module is None else base.module.modules()
-    modes = tuple(module.training for module in modules)
+    tensors = tuple(
+        [
+            tensor.shape if number < base.inputs_given and not _stays(tensor) else tensor.data_ptr()
+            for number, tensor in enumerate(base.tensors)
+        ]
+    )
+    modes = None if base.module is None else tuple([m.training for m in base.module.modules()])
     where = threading.get_ident(), torch.cuda.current_stream(z.device).cuda_stream
-    return base is problem, z.shape, z.dtype, repr(tree), inputs, held, modes, where
+    return base is problem, solver, z.shape, z.dtype, tensors, modes, where
 
 
-def _described(leaf: object) -> Hashable:
-    if isinstance(leaf, nn.Parameter):
-        return leaf.data_ptr()
-    if isinstance(leaf, Tensor):
-        return leaf.shape, leaf.stride(), leaf.dtype, leaf.device
-    return leaf if isinstance(leaf, int | float | str) else id(leaf)
+def _stays(tensor: Tensor) -> bool:
+    """Whether an input is a weight, which optimizers change in place."""
+    return isinstance(tensor, nn.Parameter)
+
+
+class _Kind:
+    """Solves that differ only in numbers: how many steps they take, and their recordings."""
+
+    def __init__(self) -> None:
+        self.steps = 0  # none before a solve, and after one that failed
+        self._recordings: dict[int, _Recording | None] = {}  # None: could not be recorded
+
+    def learn(self, steps: int, verdict: Verdict) -> None:
+        self.steps = self._aim(steps, verdict.initial, verdict.worst)
+
+    def _aim(self, steps: int, first: float, last: float) -> int:
+        """The steps that a solve needs which began and ended so far off."""
+        last = max(last, 1e-3)  # below it rounding decides
+        if steps > 1 and last < 1 < first < math.inf:
+            steps = max(1, math.ceil(steps * math.log(first / _AIM) / math.log(first / last)))
+        return steps if steps <= _LONGEST else 0
+
+    def update(self, steps: int, first: float, last: float) -> None:
+        """Take fewer steps only if several are in vain, so that few lengths are recorded."""
+        aim = self._aim(steps, first, last)
+        self.steps = self.steps if steps - 3 < aim <= steps else aim
+
+    def recording(self, problem: Problem, solver: Solver, z: Tensor) -> "_Recording | None":
+        steps = 2 * math.ceil(self.steps / 2)
+        if not 0 < steps <= solver.max_steps or torch.cuda.is_current_stream_capturing():
+            return None
+        if steps not in self._recordings and _capturing.acquire(blocking=False):
+            try:
+                with torch.inference_mode(mode=False), torch.no_grad():
+                    self._recordings[steps] = _Recording(problem, solver, z, steps)
+            except RuntimeError as error:  # such as an operation that waits for the device
+                logger.info("a cell is evaluated step by step, without a CUDA graph: %s", error)
+                self._recordings = dict.fromkeys(range(_LONGEST + 2))
+            finally:
+                _capturing.release()
+            if len(self._recordings) > _LENGTHS and any(self._recordings.values()):
+                del self._recordings[next(iter(self._recordings))]
+        return self._recordings.get(steps)
 
 
 class _Recording:
-    """Some steps of a map or of its adjoint equation, with the tensors that they read."""
+    """A solve of a map or of its adjoint equation, with the tensors that it reads."""
 
-    def __init__(self, problem: Problem, z: Tensor) -> None:
+    def __init__(self, problem: Problem, solver: Solver, z: Tensor, steps: int) -> None:
         base = _map(problem)
         assert isinstance(base, FunctionProblem)
-        self.inputs = [
-            tensor if isinstance(tensor, nn.Parameter) else tensor.detach().clone()
+        self.steps, self._adjoint = steps, isinstance(problem, LinearProblem)
+        self._inputs = [
+            tensor if _stays(tensor) else tensor.detach().clone()
             for tensor in base.tensors[: base.inputs_given]
         ]
-        static = base.with_inputs(self.inputs)
-        self.state, self.point, self.right = (torch.zeros_like(z) for _ in range(3))
-        self._before: torch.cuda.CUDAGraph | None = None
-        evaluate: Callable[[Tensor], Tensor] = static.evaluate
+        static = base.with_inputs(self._inputs)
+        self._start, self._point, self._right = (torch.zeros_like(z) for _ in range(3))
+        self._lend(problem, z)
+
+        def solve() -> tuple[Tensor, ...]:
+            if not self._adjoint:
+                return _solve(static.evaluate, solver, self._start, steps)
+            pull = static.linearize(self._point).pull
+            return _solve(lambda g: self._right + pull(g), solver, self._start, steps)
+
         with torch.cuda.device(z.device):
-            if isinstance(problem, LinearProblem):
-                self._lend(problem, z)
-                self._before, self._near = _captured(lambda: static.linearize(self.point))
-                pull = self._near.pull
-                evaluate = lambda g: self.right + pull(g)  # noqa: E731
-            self._steps, _ = _captured(lambda: self.state.copy_(_repeated(evaluate, self.state)))
+            self._graph, results = _captured(solve)
+        self._z, self._residual, self._tolerance, self._numbers = results
 
     def _lend(self, problem: Problem, z: Tensor) -> None:
         """Copy tensors to where the recording reads them."""
-        self.state.copy_(z)
-        for mine, tensor in zip(self.inputs, _map(problem).tensors, strict=False):
+        self._start.copy_(z)
+        for mine, tensor in zip(self._inputs, _map(problem).tensors, strict=False):
             if mine is not tensor:
                 mine.copy_(tensor.detach())
         if isinstance(problem, LinearProblem):
-            self.point.copy_(problem.near.z.detach())
-            self.right.copy_(problem.right)
+            self._point.copy_(problem.near.z.detach())
+            self._right.copy_(problem.right)
 
-    def run(self, problem: Problem, z: Tensor, replays: int) -> Tensor:
-        """The iterate after some replays."""
-        self._lend(problem, z)
-        if self._before is not None:
-            self._before.replay()
-        for _ in range(replays):
-            self._steps.replay()
-        problem.evaluations += replays * _STEPS
-        return self.state.clone()
+    def run(self, problem: Problem, start: Tensor, kind: _Kind) -> Solution | None:
+        """The solution, if all samples have one."""
+        self._lend(problem, start)
+        self._graph.replay()
+        problem.evaluations += self.steps + 1
+        z, residual = self._z.clone(), self._residual.clone()
+        status = torch.zeros_like(residual, dtype=torch.int8)
+        steps = torch.full_like(residual, self.steps, dtype=torch.int32)
+        least, most, size, first, last = self._numbers.tolist()
+        low, high = PLAIN[z.dtype]
+        if not (low <= least and most <= high and size <= WORSE * least and last <= 1):
+            return None
+        kind.update(self.steps, first, last)
+        return Solution(z, status, residual, steps, self.steps + 1)
+
+    def confirms(self, value: Tensor, z: Tensor) -> bool:
+        """Whether the map has the value that the recording found."""
+        residual = torch.linalg.vector_norm(value - z, dim=1)
+        return float((residual / self._tolerance).max()) <= _CONFIRMED
 
 
-def _repeated(evaluate: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
-    for _ in range(_STEPS):
-        z = evaluate(z)
-    return z
+def _solve(
+    evaluate: Callable[[Tensor], Tensor], solver: Solver, z: Tensor, steps: int
+) -> tuple[Tensor, ...]:
+    """The iterate after some steps, its residuals, their tolerances, and what a verdict needs."""
+    value = evaluate(z)
+    residual, size = plain_norms(value, z)
+    first = torch.maximum(residual, size)
+    tolerance = Tolerance.of(solver, residual, first, z.dtype)
+    begun = tolerance.excess(residual, size).max()
+    for _ in range(steps):
+        z, value = value, evaluate(value)
+    residual, size = plain_norms(value, z)
+    allowed = tolerance.atol + tolerance.rtol * size
+    last = (residual / allowed).max()
+    numbers = torch.stack([first.min(), first.max(), size.max(), begun, last])
+    return z, residual, allowed, numbers
 
 
-def _captured(function: Callable[[], _T]) -> tuple[torch.cuda.CUDAGraph, _T]:
-    """The operations of a function as a graph, and its result."""
+def _captured(
+    function: Callable[[], tuple[Tensor, ...]],
+) -> tuple[torch.cuda.CUDAGraph, tuple[Tensor, ...]]:
+    """The operations of a function as a graph, and its results."""
     graph, here, aside = torch.cuda.CUDAGraph(), torch.cuda.current_stream(), torch.cuda.Stream()
     aside.wait_stream(here)
     with torch.cuda.stream(aside):
@@ -185,7 +243,7 @@ def _captured(function: Callable[[], _T]) -> tuple[torch.cuda.CUDAGraph, _T]:
             function()  # once before, as libraries set themselves up
         graph.capture_begin(capture_error_mode="thread_local")
         try:
-            result = function()
+            results = function()
         except BaseException:
             with suppress(RuntimeError):
                 graph.capture_end()
@@ -193,14 +251,16 @@ def _captured(function: Callable[[], _T]) -> tuple[torch.cuda.CUDAGraph, _T]:
             raise
         graph.capture_end()
     here.wait_stream(aside)
-    return graph, result
+    return graph, results
 
 
 @contextmanager
 def _refusing_waits() -> Iterator[None]:
     """A context in which operations that wait for the device raise."""
     mode = torch.cuda.get_sync_debug_mode()
-    torch.cuda.set_sync_debug_mode("error")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that this mode does not detect all of them
+        torch.cuda.set_sync_debug_mode("error")
     try:
         yield
     finally:

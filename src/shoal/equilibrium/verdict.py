@@ -26,7 +26,7 @@ _FALLEN = 1e3  # by which factor a residual falls at least where a large iterate
 _STRAIGHT = 0.5  # share of a path's length between its ends, if it leads straight away
 _STEADY = 0.995  # share of the residual of ten steps before, if it does not fall
 _RUNNING = -1  # the code of a sample that has not ended yet
-_PLAIN = {torch.float64: (1e-120, 1e120), torch.float32: (1e-8, 1e12)}  # sizes with plain squares
+PLAIN = {torch.float64: (1e-120, 1e120), torch.float32: (1e-8, 1e12)}  # sizes with plain squares
 _DRIFTS = (
     "the state grows by a constant each iteration: a residual stream without normalization of the "
     "state has no equilibrium; normalize the state, or run a fixed number of iterations"
@@ -206,7 +206,7 @@ class Verdict:
     def _begin(self, value: Tensor, z: Tensor) -> Solution | None:
         residual, size = plain_norms(value, z)
         first = torch.maximum(residual, size)
-        low, high = _PLAIN.get(z.dtype, _PLAIN[torch.float32])
+        low, high = PLAIN.get(z.dtype, PLAIN[torch.float32])
         least, most = extremes(first)
         if not low <= least <= most <= high:
             residual, size = safe_norms(value, z)
