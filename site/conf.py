@@ -94,7 +94,6 @@ scikit-learn, tables <tables>
 
 Evidence
 When depth pays <when-depth-pays>
-When not to use shoal <when-not-to-use-shoal>
 Accuracy <accuracy>
 Performance <performance>
 Tested by others <peers>
