@@ -27,34 +27,18 @@ _SHAPES = "it is for vectors and images with one output per sample"
 
 
 class Setting(NamedTuple):
-    """What candidates are made from.
-
-    Attributes:
-        loop: The loop of the original.
-        inputs: Samples to train on.
-        outputs: The original's outputs for them.
-        decisions: How an output is read.
-        labels: Labels in the shape of the decisions; ``None`` if there are none.
-        architecture: Architecture of the original, if it is known.
-        activation: Activation of plain layers.
-        width: Units or channels of plain layers.
-        depths: Numbers of iterations to try.
-        tolerance: Largest loss of a replacement.
-        epochs: Number of passes over the samples.
-        batch_size: Samples per step of training.
-        seed: Seed of weights and batches.
-    """
+    """What candidates are made from."""
 
     loop: Loop
-    inputs: tuple[Any, ...]
-    outputs: Outputs
+    inputs: tuple[Any, ...]  # samples to train on
+    outputs: Outputs  # of the original, for them
     decisions: Decisions
-    labels: Tensor | None
-    architecture: Architecture | None
-    activation: Activation
-    width: int
-    depths: tuple[int, ...]
-    tolerance: float
+    labels: Tensor | None  # in the shape of the decisions
+    architecture: Architecture | None  # of the original, if it is known
+    activation: Activation  # of plain layers
+    width: int  # units or channels of plain layers
+    depths: tuple[int, ...]  # numbers of iterations to try
+    tolerance: float  # largest loss of a replacement
     epochs: int
     batch_size: int
     seed: int

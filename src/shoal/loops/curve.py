@@ -11,7 +11,7 @@ from torch import Tensor
 
 from shoal.core.measuring import now
 from shoal.core.torch_compat import pytree
-from shoal.loops.decisions import IGNORED, Decisions, check_known, tensor_of
+from shoal.loops.decisions import IGNORED, Decisions, tensor_of
 from shoal.loops.loop import Loop, rows_of
 
 LONGEST_PERIOD = 16
@@ -70,43 +70,27 @@ class Curve:
 
 @dataclass(eq=False)
 class Recording:
-    """One run of a loop; samples are columns.
+    """One run of a loop; samples are columns, and lists have an entry for each place of the grid.
 
-    Attributes:
-        grid: Numbers of iterations that decisions and qualities are kept of.
-        quality_name: Name of the quality.
-        decisions: Decisions at the grid.
-        quality: Quality of each sample at the grid, with its weight; empty without labels.
-        correct: Whether all decisions of a sample are correct, at the grid.
-        confidence: Mean and least probability of a sample's chosen classes, at the grid.
-        moves: Norm of each change of the output, from the second iteration on.
-        norms: Norm of the output after each iteration.
-        state_norms: Norm of the state after each iteration.
-        first_change: First iteration that changes a decision of a sample; 0 if none does.
-        last_change: Last iteration that changes a decision of a sample; 0 if none does.
-        counted: Decisions that count, all but those with labels that are left out.
-        still: Decisions that have not changed in the second half.
-        recent: The last outputs, in rows.
-        halfway: The output after half of the iterations, in rows.
-        seconds: Time of so many iterations and the output, at the grid.
+    Changes, norms and moves are known of every iteration, not only of those in the grid.
     """
 
     grid: tuple[int, ...]
     quality_name: str = ""
     decisions: list[Tensor] = field(default_factory=list)
-    quality: list[tuple[Tensor, Tensor]] = field(default_factory=list)
-    correct: list[Tensor] = field(default_factory=list)
-    confidence: list[tuple[Tensor, Tensor]] = field(default_factory=list)
-    moves: list[Tensor] = field(default_factory=list)
-    norms: list[Tensor] = field(default_factory=list)
-    state_norms: list[Tensor] = field(default_factory=list)
-    first_change: Tensor = field(default_factory=lambda: torch.zeros(0))
-    last_change: Tensor = field(default_factory=lambda: torch.zeros(0))
-    counted: Tensor = field(default_factory=lambda: torch.zeros(0))
-    still: Tensor = field(default_factory=lambda: torch.zeros(0))
-    recent: deque[Tensor] = field(default_factory=lambda: deque(maxlen=2 * LONGEST_PERIOD + 1))
-    halfway: Tensor = field(default_factory=lambda: torch.zeros(0))
+    quality: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # with weights of samples
+    correct: list[Tensor] = field(default_factory=list)  # whether all decisions are
+    confidence: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # mean and least
     seconds: list[float] = field(default_factory=list)
+    moves: list[Tensor] = field(default_factory=list)  # norms of changes of the output
+    norms: list[Tensor] = field(default_factory=list)  # of the output
+    state_norms: list[Tensor] = field(default_factory=list)
+    first_change: Tensor = field(default_factory=lambda: torch.zeros(0))  # of a decision; 0: none
+    last_change: Tensor = field(default_factory=lambda: torch.zeros(0))
+    counted: Tensor = field(default_factory=lambda: torch.zeros(0))  # decisions with labels
+    still: Tensor = field(default_factory=lambda: torch.zeros(0))  # no change in the second half
+    recent: deque[Tensor] = field(default_factory=lambda: deque(maxlen=2 * LONGEST_PERIOD + 1))
+    halfway: Tensor = field(default_factory=lambda: torch.zeros(0))  # the output, in rows
 
 
 class Quality:
@@ -115,7 +99,7 @@ class Quality:
     Args:
         decisions: The decisions of the output.
         y: Labels; real targets where decisions are values.
-        score: A function of the output with one number per sample, larger where it is better.
+        score: A function of the output, larger where it is better.
         like: Decisions of the samples.
     """
 
@@ -128,8 +112,6 @@ class Quality:
     ) -> None:
         self.decisions, self.score = decisions, score
         self.labels = None if y is None else decisions.labels(y, like)
-        if self.labels is not None:
-            check_known(self.labels, decisions)
         self.known = score is not None or y is not None
         self.classes = self.labels is not None and decisions.kind != "value"
         targets = "explained variance" if score is None else "score"
@@ -137,6 +119,7 @@ class Quality:
 
     def __call__(self, output: Any, found: Tensor) -> tuple[Tensor, Tensor]:
         """Return the quality of each sample, and its weight in the mean."""
+        ones = torch.ones(len(found), dtype=torch.float64, device=found.device)
         if self.score is not None:
             values = self.score(output)
             if not isinstance(values, Tensor) or values.shape != (len(found),):
@@ -144,7 +127,7 @@ class Quality:
                 raise ValueError(
                     f"score must return one number per sample, {(len(found),)}, got {got}"
                 )
-            return values.double(), torch.ones(len(found), dtype=torch.float64)
+            return values.double(), ones
         assert self.labels is not None
         if self.classes:
             weights = self.counted(found).double()
@@ -153,7 +136,7 @@ class Quality:
         target = self.labels.double()
         spread = (target - target.mean(0)).square().sum((1, 2)).mean().clamp_min(1e-300)
         lost = (found.double() - target).square().sum((1, 2)) / spread
-        return 1 - lost.nan_to_num(math.inf), torch.ones(len(found), dtype=torch.float64)
+        return 1 - lost.nan_to_num(math.inf), ones
 
     def counted(self, found: Tensor) -> Tensor:
         """Return which decisions count."""

@@ -18,7 +18,7 @@ from shoal.core.settings import in_standard_settings
 from shoal.core.torch_compat import pytree
 from shoal.loops.candidates import Setting, candidates
 from shoal.loops.consistency import LoopModule
-from shoal.loops.decisions import Decision, Decisions, check_classes, check_known, decisions_of
+from shoal.loops.decisions import Decision, Decisions, check_classes, decisions_of
 from shoal.loops.distillation import Distillation, Measured
 from shoal.loops.find import find_loop
 from shoal.loops.loop import Loop, rows_of
@@ -203,7 +203,6 @@ def _labels(y: Tensor, outputs: Outputs, decisions: Decisions) -> Tensor:
     labels = decisions.labels(y, outputs.decided)
     if decisions.kind == "class":
         check_classes(labels, outputs.scores.shape[-1])
-    check_known(labels, decisions)
     return labels
 
 

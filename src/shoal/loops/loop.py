@@ -1,6 +1,6 @@
 """A loop as a function of a model's inputs: its first state, its step, and its output."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Protocol, Self
 
@@ -27,7 +27,9 @@ class StopRule(Protocol):
 
 
 class Parts(Protocol):
-    """The three functions of a loop, and how samples are taken out of a context."""
+    """The functions of a loop, as ``Loop`` describes them; a context is a tree of tensors."""
+
+    fixed_batch: bool  # whether ``select`` must return as many samples as there were
 
     @property
     def modules(self) -> tuple[Module, ...]:
@@ -44,12 +46,6 @@ class Parts(Protocol):
 
     def select(self, context: Any, rows: Tensor) -> Any:
         """Return the context of some samples."""
-
-    def tensors(self, context: Any) -> list[Tensor]:
-        """Return the floating-point tensors of a context that a step may depend on."""
-
-    def with_tensors(self, context: Any, tensors: Sequence[Tensor]) -> Any:
-        """Return a context with other tensors in place of these."""
 
 
 class Loop:
@@ -80,7 +76,10 @@ class Loop:
         note: Limitations, in words; empty if there are none.
     """
 
+    max_steps: int | None = None
+    samples_coupled: bool
     solves = False
+    note = ""
 
     def __init__(
         self,
@@ -97,29 +96,16 @@ class Loop:
         self._parts: Parts = _CellParts(cell, z0, head, flag("uses_step", uses_step))
         self.inputs = inputs
         self.steps = None if steps is None else integer("steps", steps, at_least=1)
-        self.max_steps: int | None = None
         self.uses_step = uses_step
         self.dynamic = callable(z0)
         self.samples_coupled = flag("samples_coupled", samples_coupled)
-        self.note = ""
 
     @classmethod
-    def of(
-        cls,
-        parts: Parts,
-        *inputs: Any,
-        steps: int | None = None,
-        max_steps: int | None = None,
-        uses_step: bool = False,
-        dynamic: bool = True,
-        samples_coupled: bool = False,
-        note: str = "",
-    ) -> Self:
-        """Return the loop with the given three functions; arguments are named as attributes."""
+    def of(cls, parts: Parts, *inputs: Any, steps: int, uses_step: bool) -> Self:
+        """Return the loop with the given functions."""
         loop = cls.__new__(cls)
-        loop._parts, loop.inputs, loop.steps, loop.max_steps = parts, inputs, steps, max_steps
-        loop.uses_step, loop.dynamic, loop.note = uses_step, dynamic, note
-        loop.samples_coupled = samples_coupled
+        loop._parts, loop.inputs, loop.steps, loop.uses_step = parts, inputs, steps, uses_step
+        loop.dynamic, loop.samples_coupled = True, False
         return loop
 
     def __repr__(self) -> str:
@@ -131,6 +117,11 @@ class Loop:
     def modules(self) -> tuple[Module, ...]:
         """The modules whose parameters the loop depends on."""
         return self._parts.modules
+
+    @property
+    def fixed_batch(self) -> bool:
+        """Whether a context is for one number of samples, which :meth:`select` must return."""
+        return self._parts.fixed_batch
 
     def begin(self, *inputs: Any) -> tuple[State, Any]:
         """Return the first state, and the context of all iterations.
@@ -170,9 +161,14 @@ class Loop:
         """Return a step as a function of the state and tensors, and the tensors of a context."""
 
         def cell(state: State, *tensors: Tensor) -> State:
-            return self._parts.step(state, self._parts.with_tensors(context, tensors), 0)
+            others = iter(tensors)
+            changed = pytree.tree_map_only(
+                Tensor, lambda t: next(others) if t.is_floating_point() else t, context
+            )
+            return self._parts.step(state, changed, 0)
 
-        return cell, self._parts.tensors(context)
+        leaves = pytree.tree_leaves(context)
+        return cell, [t for t in leaves if isinstance(t, Tensor) and t.is_floating_point()]
 
     def states(self, *inputs: Any, steps: int | None = None) -> Iterator[State]:
         """Iterate over the states after 1, 2, ... iterations."""
@@ -208,55 +204,24 @@ class Loop:
             counts: Whether to return the output and the iterations of each sample.
         """
         steps = self._count(getattr(until, "steps", None) if steps is None else steps)
-        if until is not None:
-            output, used = self._run_until(inputs, steps, until)
-            return (output, used) if counts else output
-        state, context = self.begin(*inputs)
-        for n in range(steps):
-            state = self.step(state, context, n)
-        output = self.head(state, context)
-        if not counts:
-            return output
-        first = pytree.tree_leaves(state)[0]
-        return output, torch.full((len(first),), steps, device=first.device)
-
-    def _run_until(
-        self, inputs: tuple[Any, ...], steps: int, rule: StopRule
-    ) -> tuple[Output, Tensor]:
-        """Run with a stop rule, which is asked after each iteration but the last."""
-        if not self.dynamic and self.note:
+        if until is not None and not self.dynamic and self.note:
             raise ValueError(f"until needs a loop that runs on other batches: {self.note}")
         state, context = self.begin(*inputs)
-        first = pytree.tree_leaves(state)[0]
-        active = torch.arange(len(first), device=first.device)
-        used = torch.zeros_like(active)
-        output, memory = None, None
-        for n in range(steps):
-            state = self.step(state, context, n)
-            value = self.head(state, context)
-            stop = torch.zeros_like(active, dtype=torch.bool)
-            if n + 1 == steps:
-                stop = ~stop
-            elif n == 0:
-                memory = rule.begin(value, state)
-            else:
-                memory, stop = rule.update(memory, value, state, n + 1)
-            stop = stop & (used[active] == 0)  # where coupled, stopped samples go on
-            ends = stop.nonzero()[:, 0]
-            if output is None:
-                output = pytree.tree_map(lambda t: _room(t, len(first)), value)
-            if not len(ends):
-                continue
-            output = _put(output, active[ends], _take(value, ends))
-            used[active[ends]] = n + 1
-            if bool((used > 0).all()):
+        if until is None:
+            for n in range(steps):
+                state = self.step(state, context, n)
+            output = self.head(state, context)
+            first = pytree.tree_leaves(state)[0]
+            used = torch.full((len(first),), steps, device=first.device)
+            return (output, used) if counts else output
+        stopping = Stopping(until, steps)
+        while True:
+            state = self.step(state, context, stopping.n)
+            if stopping(self.head(state, context), state):
                 break
-            if not self.samples_coupled:
-                rest = (~stop).nonzero()[:, 0]
-                active = active[rest]
-                memory = _take(memory, rest)
-                state, context = self.select(state, context, rest)
-        return output, used
+            if not self.samples_coupled and not self.fixed_batch:
+                state, context = self.select(state, context, stopping.leave_out())
+        return (stopping.output, stopping.iterations) if counts else stopping.output
 
     def _count(self, steps: int | None) -> int:
         """The number of iterations to run."""
@@ -273,8 +238,63 @@ def rows_of(state: State) -> Tensor:
     return torch.cat([leaf.flatten(1) if leaf.dim() > 1 else leaf[:, None] for leaf in leaves], 1)
 
 
+class Stopping:
+    """A stop rule applied to one batch; call it after each iteration.
+
+    Attributes:
+        iterations: Number of iterations of each sample.
+    """
+
+    def __init__(self, rule: StopRule, steps: int | None = None) -> None:
+        self.rule, self.steps, self.n = rule, steps, 0
+
+    def __call__(self, output: Output, state: State) -> bool:
+        """Take note of the next iteration, of all samples; return whether all have stopped."""
+        self.n += 1
+        self._last = output
+        if self.n == 1:
+            self._memory = self.rule.begin(output, state)
+            self._output = output
+            first = pytree.tree_leaves(state)[0]
+            self._rows = torch.arange(len(first), device=first.device)
+            self._running = torch.ones_like(self._rows, dtype=torch.bool)
+            self.iterations = torch.zeros_like(self._rows)
+        stop = torch.full_like(self._running, self.n == self.steps)
+        if 1 < self.n != self.steps:
+            self._memory, stop = self.rule.update(self._memory, output, state, self.n)
+        self.iterations[self._rows[self._running]] = self.n
+        ends = (stop & self._running).nonzero()[:, 0]
+        if len(ends):
+            self._output = self._with(ends)
+        self._running = self._running & ~stop
+        return not bool(self._running.any())
+
+    @property
+    def output(self) -> Output:
+        """The output of each sample where it stopped, or the last one."""
+        return self._with(self._running.nonzero()[:, 0])
+
+    def leave_out(self) -> Tensor:
+        """Forget samples that have stopped; return the places of the others among the last."""
+        rows = self._running.nonzero()[:, 0]
+        self._rows, self._running = self._rows[rows], self._running[rows]
+        self._memory, self._last = _take(self._memory, rows), None
+        return rows
+
+    def _with(self, rows: Tensor) -> Output:
+        """The outputs, with those of the last iteration for some samples."""
+        if not len(rows):
+            return self._output
+        places = self._rows[rows]
+        return pytree.tree_map(
+            lambda t, last: t.index_copy(0, places, last[rows]), self._output, self._last
+        )
+
+
 class _CellParts:
     """The functions of a loop that is given by its cell and first state."""
+
+    fixed_batch = False
 
     def __init__(
         self,
@@ -317,26 +337,6 @@ class _CellParts:
         )
         return taken, len(rows)
 
-    def tensors(self, context: tuple[Any, int]) -> list[Tensor]:
-        return floating(context[0])
-
-    def with_tensors(self, context: tuple[Any, int], tensors: Sequence[Tensor]) -> tuple[Any, int]:
-        return with_floating(context[0], tensors), context[1]
-
-
-def floating(tree: Any) -> list[Tensor]:
-    """The floating-point tensors of a tree."""
-    leaves = pytree.tree_leaves(tree)
-    return [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.is_floating_point()]
-
-
-def with_floating(tree: Any, tensors: Sequence[Tensor]) -> Any:
-    """A tree with other floating-point tensors."""
-    others = iter(tensors)
-    return pytree.tree_map_only(
-        Tensor, lambda t: next(others) if t.is_floating_point() else t, tree
-    )
-
 
 def _same(inputs: tuple[Any, ...], others: tuple[Any, ...]) -> bool:
     """Whether inputs are the same objects."""
@@ -346,12 +346,3 @@ def _same(inputs: tuple[Any, ...], others: tuple[Any, ...]) -> bool:
 def _take(tree: Any, rows: Tensor) -> Any:
     """Some samples of a tree of tensors."""
     return pytree.tree_map_only(Tensor, lambda t: t[rows], tree)
-
-
-def _room(like: Tensor, samples: int) -> Tensor:
-    return like.new_empty((samples, *like.shape[1:]))
-
-
-def _put(tree: Any, rows: Tensor, values: Any) -> Any:
-    """A tree of tensors with other values for some samples; gradients go through these."""
-    return pytree.tree_map(lambda t, v: t.index_copy(0, rows, v), tree, values)

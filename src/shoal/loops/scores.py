@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from shoal.loops.decisions import IGNORED, Decisions, tensor_of
+from shoal.loops.curve import Quality
+from shoal.loops.decisions import Decisions, tensor_of
 from shoal.loops.trace import batch_of, rows_of_inputs
 from shoal.networks.modules import evaluating
 
@@ -79,15 +80,16 @@ def scores_of(
     error = float((ours - theirs).norm()) / (float(theirs.norm()) or 1.0)
     accuracy = loss = None
     lost: Tensor | None = (~alike).double().mean(1)
-    if labels is not None and decisions.kind == "value":
-        accuracy = _explained(found.decided, labels)
-        loss, lost = _explained(original.decided, labels) - accuracy, None
-    elif labels is not None:
-        known = labels != IGNORED
-        right, before = ((one.decided == labels) & known for one in (found, original))
-        accuracy = int(right.sum()) / int(known.sum())
-        lost = (before.double() - right.double()).sum(1) * len(known) / known.sum()
+    if labels is not None:
+        quality = Quality(decisions, labels, None, found.decided)
+        (right, weights), (before, _) = (quality(None, one.decided) for one in (found, original))
+        accuracy = float((right * weights).sum() / weights.sum())
+        lost = (before - right) * weights * (len(weights) / weights.sum())
         loss = float(lost.mean())
+        if decisions.kind == "value":
+            lost = None
+            if not bool((labels != labels[0]).any()):
+                raise ValueError("y must have at least two distinct held-out targets, got one")
     uncertainty = None
     if lost is not None:
         spread = float(lost.std()) / len(lost) ** 0.5 if len(lost) > 1 else 1.0
@@ -100,10 +102,3 @@ def scores_of(
 
 def _centered(scores: Tensor, decisions: Decisions) -> Tensor:
     return scores - scores.mean(-1, keepdim=True) if decisions.kind == "class" else scores
-
-
-def _explained(values: Tensor, y: Tensor) -> float:
-    spread = (y - y.mean(0)).square().sum()
-    if not bool(spread > 0):
-        raise ValueError("y must have at least two distinct held-out targets, got one value")
-    return float(1 - (values - y).square().sum() / spread)

@@ -27,27 +27,16 @@ HINT = "pass the loop as shoal.Loop(cell, z0, *inputs, head=..., steps=...)"
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """The operations of one forward pass, in their order.
+    """The operations of one forward pass, in their order."""
 
-    Attributes:
-        nodes: The operations that compute something.
-        sources: For each operation that only passes a value on, the value's own.
-        tensors: By the name of a placeholder, the name of the parameter or buffer it stands for.
-        constants: By the name of a placeholder, the constant tensor it stands for.
-        inputs: Placeholders of the model's inputs, flattened.
-        outputs: Values that the model returns, flattened; constants among them stand as they are.
-        structure: Tree of the outputs.
-        dynamic: Whether it holds for batches of any size.
-    """
-
-    nodes: tuple[fx.Node, ...]
-    sources: dict[fx.Node, fx.Node]
-    tensors: dict[str, str]
-    constants: dict[str, Tensor]
-    inputs: tuple[fx.Node, ...]
-    outputs: tuple[Any, ...]
-    structure: Any
-    dynamic: bool
+    nodes: tuple[fx.Node, ...]  # those that compute something
+    sources: dict[fx.Node, fx.Node]  # by an operation that passes a value on: the value
+    tensors: dict[str, str]  # by a placeholder's name: a parameter or buffer
+    constants: dict[str, Tensor]  # by a placeholder's name
+    inputs: tuple[fx.Node, ...]  # placeholders of the model's inputs, flattened
+    outputs: tuple[Any, ...]  # what the model returns, flattened: nodes and constants
+    structure: Any  # tree of the outputs
+    dynamic: bool  # whether it holds for batches of any size
 
     def source(self, value: Any) -> Any:
         """The operation that computed a value; a constant is returned as it is."""
