@@ -17,12 +17,10 @@ from shoal.core.measuring import best_times, peak_memory, timed
 from shoal.core.settings import in_standard_settings
 from shoal.core.torch_compat import pytree
 from shoal.loops.candidates import Setting, candidates
-from shoal.loops.consistency import LoopModule
 from shoal.loops.decisions import Decision, Decisions, check_classes, decisions_of
-from shoal.loops.distillation import Distillation, Measured
+from shoal.loops.distillation import Distillation, Measured, Outputs, outputs_of, scores_of
 from shoal.loops.find import find_loop
-from shoal.loops.loop import Loop, rows_of
-from shoal.loops.scores import Outputs, outputs_of, scores_of
+from shoal.loops.loop import Loop, LoopModule, rows_of
 from shoal.loops.stopping import check_decided, check_loop
 from shoal.loops.trace import batch_of, rows_of_inputs
 from shoal.networks import Network

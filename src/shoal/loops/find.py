@@ -2,7 +2,7 @@
 
 import copy
 from bisect import bisect_left
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -11,11 +11,10 @@ from torch.nn import Module
 from shoal.core.checks import instance
 from shoal.core.torch_compat import pytree
 from shoal.core.words import counted
-from shoal.loops.hosts import iterations_of, unrolled
 from shoal.loops.loop import Loop, Output, State
 from shoal.loops.repeats import Repeats, find_repeats
 from shoal.loops.segments import Layout, Segments
-from shoal.loops.trace import HINT, Trace, batch_of, rows_of_inputs, trace
+from shoal.loops.trace import HINT, Trace, batch_of, iterations_of, rows_of_inputs, trace, unrolled
 from shoal.networks.modules import evaluating
 
 _ROUNDING = 1e4  # units in the last place by which a replayed output may differ
@@ -76,11 +75,10 @@ def _found(model: Module, inputs: tuple[Any, ...]) -> Loop:
     except ValueError:
         pass  # such as of a model that makes a plain number of the batch size
     else:
-        loop = _TracedParts(model, inputs, traced).loop(inputs)
+        loop = _TracedLoop(model, inputs, traced)
         if not _differences(loop, model, inputs):
             return loop
-    parts = _TracedParts(model, inputs, trace(model, inputs, dynamic=False))
-    loop = parts.loop(inputs)
+    loop = _TracedLoop(model, inputs, trace(model, inputs, dynamic=False))
     wrong = _differences(loop, model, inputs)
     batch = batch_of(inputs)
     if batch in wrong:
@@ -98,22 +96,19 @@ def _found(model: Module, inputs: tuple[Any, ...]) -> Loop:
 Context = tuple[list[Any], int, Segments]  # values from before the loop, samples, programs
 
 
-class _TracedParts:
-    """The three functions of a loop that was found in a trace.
+class _TracedLoop(Loop):
+    """A loop that was found in a trace, and is not verified yet.
 
     Attributes:
         model: The model.
         fixed_batch: Whether each batch size has a trace of its own.
         repeats: The loop in the trace.
-        coupled: Whether samples of a batch depend on one another, as far as shapes show.
     """
 
     def __init__(self, model: Module, inputs: tuple[Any, ...], traced: Trace) -> None:
-        self.model, self.fixed_batch = model, not traced.dynamic
+        self.model, self.inputs, self.fixed_batch = model, inputs, not traced.dynamic
         batch = batch_of(inputs)
-        self._like = inputs
-        found = _repeats(model, traced)
-        self.repeats, self.others = found[0], found[1:]
+        self.repeats, *others = _repeats(model, traced)
         segments = Segments(self.repeats)
         self._segments = {0 if traced.dynamic else batch: segments}
         if segments.random:
@@ -128,43 +123,38 @@ class _TracedParts:
         self._shared = [Layout.of(*pair, sizes) for pair in zip(first[1], second[1], strict=True)]
         self._state = [Layout.of(*pair, sizes) for pair in zip(first[0], second[0], strict=True)]
         self._dtypes = [value.dtype for value in first[0]]
-        self.coupled = any(layout.coupled for layout in (*self._shared, *self._state))
         if not any(layout.factor for layout in self._state):
             raise ValueError(_no_loop(model))
+        steps, more = self.repeats.count, self.repeats.uses_outside
+        self.steps, self.uses_step, self.dynamic = steps, bool(segments.steps), True
+        if more:
+            self.note = (
+                f"the model applies the weights of the loop {counted(more, 'more time')} before or "
+                f"after it: {steps} iterations here may be {steps + more} of its own"
+            )
+        for other in others:
+            names = ", ".join(sorted(other.parameters)[:2]) or "no weights"
+            self.note = f"the model has another loop, of {other.count} steps with {names}, ..."
+        coupled = any(layout.coupled for layout in (*self._shared, *self._state))
+        with torch.no_grad():
+            if segments.limited:
+                self.max_steps = steps
+            elif segments.steps:
+                self.max_steps = self._last_step(inputs, steps)
+            self.samples_coupled = coupled or mixes(self, inputs)
 
     @property
     def modules(self) -> tuple[Module, ...]:
         return (self.model,)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "_TracedParts":
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         other = copy.copy(self)
         other.model = copy.deepcopy(self.model, memo)
         return other
 
-    def loop(self, inputs: tuple[Any, ...]) -> Loop:
-        """The loop, not verified yet."""
-        segments = next(iter(self._segments.values()))
-        steps, more = self.repeats.count, self.repeats.uses_outside
-        loop = Loop.of(self, *inputs, steps=steps, uses_step=bool(segments.steps))
-        if more:
-            loop.note = (
-                f"the model applies the weights of the loop {counted(more, 'more time')} before or "
-                f"after it: {steps} iterations here may be {steps + more} of its own"
-            )
-        for other in self.others:
-            names = ", ".join(sorted(other.parameters)[:2]) or "no weights"
-            loop.note = f"the model has another loop, of {other.count} steps with {names}, ..."
-        with torch.no_grad():
-            if segments.limited:
-                loop.max_steps = steps
-            elif segments.steps:
-                loop.max_steps = self._last_step(inputs, steps)
-            loop.samples_coupled = self.coupled or mixes(loop, inputs)
-        return loop
-
-    def begin(self, *inputs: Any) -> tuple[State, Context]:
+    def _begin(self, *inputs: Any) -> tuple[State, Context]:
         batch = batch_of(inputs)
-        _check_like(inputs, self._like)
+        _check_like(inputs, self.inputs)
         segments = self._for(inputs, batch)
         values, shared = segments.begin(self.model, pytree.tree_leaves(inputs))
         device = next(v.device for v in (*values, *shared) if isinstance(v, Tensor))
@@ -176,7 +166,7 @@ class _TracedParts:
                 values[index] = value.expand(shape)
         return self._rows(values, batch), (shared, batch, segments)
 
-    def step(self, state: State, context: Context, n: int) -> State:
+    def _step(self, state: State, context: Context, n: int) -> State:
         shared, batch, segments = context
         return self._rows(segments.step(self._values(state), shared, n), batch)
 
@@ -184,7 +174,7 @@ class _TracedParts:
         shared, _, segments = context
         return segments.head(self._values(state), shared)
 
-    def select(self, context: Context, rows: Tensor) -> Context:
+    def _select(self, context: Context, rows: Tensor) -> Context:
         shared, batch, segments = context
         pairs = zip(shared, self._shared, strict=True)
         return [layout.taken(v, rows, batch) for v, layout in pairs], len(rows), segments

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.nn import Module
+from torch.nn import Module, ModuleList
 
 from shoal.core.checks import flag, function, integer
 from shoal.core.torch_compat import pytree
@@ -24,28 +24,6 @@ class StopRule(Protocol):
 
     def update(self, memory: Memory, output: Output, state: State, n: int) -> tuple[Memory, Tensor]:
         """Return the memory after iteration ``n`` (2, 3, ...), and which samples stop there."""
-
-
-class Parts(Protocol):
-    """The functions of a loop, as ``Loop`` describes them; a context is a tree of tensors."""
-
-    fixed_batch: bool  # whether ``select`` must return as many samples as there were
-
-    @property
-    def modules(self) -> tuple[Module, ...]:
-        """The modules whose parameters the loop depends on."""
-
-    def begin(self, *inputs: Any) -> tuple[State, Any]:
-        """Return the first state, and all else that iterations and the output depend on."""
-
-    def step(self, state: State, context: Any, n: int) -> State:
-        """Return the next state."""
-
-    def head(self, state: State, context: Any) -> Output:
-        """Return the model's output for a state."""
-
-    def select(self, context: Any, rows: Tensor) -> Any:
-        """Return the context of some samples."""
 
 
 class Loop:
@@ -77,7 +55,7 @@ class Loop:
     """
 
     max_steps: int | None = None
-    samples_coupled: bool
+    fixed_batch = False  # whether `select` must return as many samples as there were
     solves = False
     note = ""
 
@@ -93,20 +71,12 @@ class Loop:
     ) -> None:
         function("cell", cell)
         function("head", head)
-        self._parts: Parts = _CellParts(cell, z0, head, flag("uses_step", uses_step))
+        self._cell, self._z0, self._head = cell, z0, head
         self.inputs = inputs
         self.steps = None if steps is None else integer("steps", steps, at_least=1)
-        self.uses_step = uses_step
+        self.uses_step = flag("uses_step", uses_step)
         self.dynamic = callable(z0)
         self.samples_coupled = flag("samples_coupled", samples_coupled)
-
-    @classmethod
-    def of(cls, parts: Parts, *inputs: Any, steps: int, uses_step: bool) -> Self:
-        """Return the loop with the given functions."""
-        loop = cls.__new__(cls)
-        loop._parts, loop.inputs, loop.steps, loop.uses_step = parts, inputs, steps, uses_step
-        loop.dynamic, loop.samples_coupled = True, False
-        return loop
 
     def __repr__(self) -> str:
         steps = "an unknown number of" if self.steps is None else self.steps
@@ -116,12 +86,14 @@ class Loop:
     @property
     def modules(self) -> tuple[Module, ...]:
         """The modules whose parameters the loop depends on."""
-        return self._parts.modules
-
-    @property
-    def fixed_batch(self) -> bool:
-        """Whether a context is for one number of samples, which :meth:`select` must return."""
-        return self._parts.fixed_batch
+        several: dict[int, Module] = {}
+        for f in (self._cell, self._head, self._z0 if callable(self._z0) else None):
+            while isinstance(f, partial):
+                f = f.func
+            module = f if isinstance(f, Module) else getattr(f, "__self__", None)
+            if isinstance(module, Module):
+                several[id(module)] = module
+        return tuple(several.values())
 
     def begin(self, *inputs: Any) -> tuple[State, Any]:
         """Return the first state, and the context of all iterations.
@@ -138,7 +110,7 @@ class Loop:
                     else "; for other batches, pass z0 as a function of the inputs"
                 )
             )
-        return self._parts.begin(*(inputs or self.inputs))
+        return self._begin(*(inputs or self.inputs))
 
     def step(self, state: State, context: Any, n: int) -> State:
         """Return the state after iteration ``n``, which counts from 0."""
@@ -147,15 +119,32 @@ class Loop:
                 f"steps must be at most {self.max_steps}, the number of the model's step "
                 f"embeddings, got {n + 1}"
             )
-        return self._parts.step(state, context, n)
+        return self._step(state, context, n)
 
-    def head(self, state: State, context: Any) -> Output:
+    def head(self, state: State, context: Any) -> Output:  # noqa: ARG002
         """Return the model's output for a state."""
-        return self._parts.head(state, context)
+        return state if self._head is None else self._head(state)
 
     def select(self, state: State, context: Any, rows: Tensor) -> tuple[State, Any]:
         """Return the state and the context of some samples."""
-        return _take(state, rows), self._parts.select(context, rows)
+        return _take(state, rows), self._select(context, rows)
+
+    def _begin(self, *inputs: Any) -> tuple[State, Any]:
+        state = self._z0(*inputs) if callable(self._z0) else self._z0
+        leaves = pytree.tree_leaves(state)
+        if not leaves or not all(isinstance(t, Tensor) and t.dim() for t in leaves):
+            raise TypeError("z0 must be a tensor or a tree of tensors with one entry per sample")
+        return state, (inputs, len(leaves[0]))
+
+    def _step(self, state: State, context: Any, n: int) -> State:
+        return self._cell(state, *context[0], *([n] if self.uses_step else []))
+
+    def _select(self, context: Any, rows: Tensor) -> Any:
+        inputs, count = context
+        taken = pytree.tree_map_only(
+            Tensor, lambda t: t[rows] if t.dim() and len(t) == count else t, inputs
+        )
+        return taken, len(rows)
 
     def as_cell(self, context: Any) -> tuple[Callable[..., State], list[Tensor]]:
         """Return a step as a function of the state and tensors, and the tensors of a context."""
@@ -165,7 +154,7 @@ class Loop:
             changed = pytree.tree_map_only(
                 Tensor, lambda t: next(others) if t.is_floating_point() else t, context
             )
-            return self._parts.step(state, changed, 0)
+            return self._step(state, changed, 0)
 
         leaves = pytree.tree_leaves(context)
         return cell, [t for t in leaves if isinstance(t, Tensor) and t.is_floating_point()]
@@ -291,51 +280,23 @@ class Stopping:
         )
 
 
-class _CellParts:
-    """The functions of a loop that is given by its cell and first state."""
+class LoopModule(Module):
+    """A loop as a module, for a number of iterations or until a stop rule.
 
-    fixed_batch = False
+    Args:
+        loop: The loop; its modules become parts of this one.
+        steps: Number of iterations.
+        rule: A rule that stops samples earlier.
+    """
 
-    def __init__(
-        self,
-        cell: Callable[..., State],
-        z0: State | Callable[..., State],
-        head: Callable[[State], Output] | None,
-        uses_step: bool,
-    ) -> None:
-        self.cell, self.z0, self.output, self.uses_step = cell, z0, head, uses_step
+    def __init__(self, loop: Loop, steps: int, rule: Any = None) -> None:
+        super().__init__()
+        self.loop, self.steps, self.rule = loop, steps, rule
+        self.parts = ModuleList(loop.modules)
 
-    @property
-    def modules(self) -> tuple[Module, ...]:
-        several: dict[int, Module] = {}
-        for f in (self.cell, self.output, self.z0 if callable(self.z0) else None):
-            while isinstance(f, partial):
-                f = f.func
-            module = f if isinstance(f, Module) else getattr(f, "__self__", None)
-            if isinstance(module, Module):
-                several[id(module)] = module
-        return tuple(several.values())
-
-    def begin(self, *inputs: Any) -> tuple[State, tuple[Any, int]]:
-        state = self.z0(*inputs) if callable(self.z0) else self.z0
-        leaves = pytree.tree_leaves(state)
-        if not leaves or not all(isinstance(t, Tensor) and t.dim() for t in leaves):
-            raise TypeError("z0 must be a tensor or a tree of tensors with one entry per sample")
-        return state, (inputs, len(leaves[0]))
-
-    def step(self, state: State, context: tuple[Any, int], n: int) -> State:
-        inputs = context[0]
-        return self.cell(state, *inputs, n) if self.uses_step else self.cell(state, *inputs)
-
-    def head(self, state: State, context: tuple[Any, int]) -> Output:  # noqa: ARG002
-        return state if self.output is None else self.output(state)
-
-    def select(self, context: tuple[Any, int], rows: Tensor) -> tuple[Any, int]:
-        inputs, count = context
-        taken = pytree.tree_map_only(
-            Tensor, lambda t: t[rows] if t.dim() and len(t) == count else t, inputs
-        )
-        return taken, len(rows)
+    def forward(self, *inputs: Any) -> Any:
+        """Return the model's output."""
+        return self.loop.run(*inputs, steps=self.steps, until=self.rule)
 
 
 def _same(inputs: tuple[Any, ...], others: tuple[Any, ...]) -> bool:
