@@ -19,7 +19,7 @@ from shoal.loops.diagnosis import Diagnosis, SampleDiagnosis, trials_of, verdict
 from shoal.loops.equilibrium import EquilibriumReport, equilibrium_of
 from shoal.loops.find import find_loop, mixes
 from shoal.loops.loop import Loop
-from shoal.loops.verdict import behaviors, choose
+from shoal.loops.verdict import behaviors, choose_by_agreement, choose_by_quality
 from shoal.networks.equilibrium import EquilibriumNetwork
 from shoal.networks.modules import evaluating
 
@@ -159,9 +159,10 @@ class _Measured:
         longest = self.trained or run.grid[-1]
         curve = curve_of(run, self.reference, longest, self.decisions, counted)
         converging = names.count("converges") / len(names)
-        choice = choose(
-            curve, run, self.trained, counted.cpu(), converging=converging, alike=starts
-        )
+        if run.quality:
+            choice = choose_by_quality(curve, run, self.trained, counted)
+        else:
+            choice = choose_by_agreement(curve, self.trained, converging=converging, starts=starts)
         notes = ["the model was in training mode, and was measured in evaluation mode"] * training
         return Diagnosis(
             model=name, loop=self.loop, trained=self.trained, behavior=behavior, curve=curve,

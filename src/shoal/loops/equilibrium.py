@@ -209,81 +209,71 @@ def equilibrium_of(
         seed: Seed of other starts, and of the random derivative of a loss.
     """
     with torch.no_grad():
-        start, context = loop.begin(*inputs)
-    start = pytree.tree_map(Tensor.detach, start)
-    layout = StateLayout.of(start)
-    cell, tensors = loop.as_cell(context)
-    tensors = [t.detach() for t in tensors]
+        state, context = loop.begin(*inputs)
+    step = _Step(loop, state, context)
+    start = rows_of(state).detach()
     costs, several = [], []
     with without_fused_attention():  # which has no second derivatives
         for solver in _SOLVERS:
-            layer = _layer(cell, loop, solver=solver)
+            layer = step.solved(solver=solver)
             with torch.no_grad():
-                state, seconds = timed(lambda: layer(start, *tensors), rows_of(start).device)  # noqa: B023
-                score, agreement = judge(loop.head(state, context))
+                rows, seconds = timed(lambda: layer(start, *step.tensors), start.device)  # noqa: B023
+                score, agreement = judge(loop.head(step.layout.state(rows), context))
             solution = layer.solution
             assert solution is not None
             numbers = int(solution.converged.sum()), solution.evaluations, seconds
             costs.append(SolverCost(solver, *numbers, score, agreement))
-            several.append(_where_converged(layer, state))
-        first = torch.stack(several)
-        spread = float(first[first.isfinite()].square().mean().sqrt()) if bool(
-            first.isfinite().any()) else 1.0  # fmt: skip
-        for state in _near(start, spread, seed):
-            layer = _layer(cell, loop, solver=(Anderson(), NewtonKrylov()))
+            several.append(_where_converged(layer, rows))
+        finite = torch.stack(several)
+        finite = finite[finite.isfinite()]
+        spread = float(finite.square().mean().sqrt()) if len(finite) else 1.0
+        generator = seeded("seed", seed)
+        for _ in range(_STARTS):
+            noise = torch.randn(start.shape, generator=generator, dtype=torch.float64).to(start)
+            layer = step.solved(solver=(Anderson(), NewtonKrylov()))
             with torch.no_grad():
-                several.append(_where_converged(layer, layer(state, *tensors)))
+                several.append(
+                    _where_converged(layer, layer(start + spread * noise, *step.tensors))
+                )
         states = tuple(map(_distinct, torch.stack(several, 1)))
         known = torch.tensor([len(one) > 0 for one in states])
         spectrum = None
         if bool(known.any()):
-            zero = rows_of(start)[:1].flatten() * 0
-            found = torch.stack([one[0] if len(one) else zero for one in states])
+            first = torch.stack([one[0] if len(one) else 0 * start[0] for one in states])
             spectrum = jacobian_spectrum(
-                lambda rows: layout.rows(cell(layout.state(rows), *tensors)),
-                *(found, known.nonzero()[:, 0].to(found.device)),
+                lambda rows: step(rows, *step.tensors),
+                first,
+                known.nonzero()[:, 0].to(start.device),
             )
-        gradients = _gradient_costs(cell, loop, start, tensors, known, seed)
+        gradients = _gradient_costs(step, start, known, seed)
     contraction = "certified" if certified else "unknown"
     if not certified and spectrum is not None and spectrum.norm >= 1:
         contraction = "refuted"
     return EquilibriumReport(states, 1 + _STARTS, contraction, spectrum, tuple(costs), gradients)
 
 
-class _Cell(nn.Module):
-    """A step of a loop, with the modules that it depends on."""
+class _Step(nn.Module):
+    """A step of a loop as a map of rows, with the modules and tensors that it depends on."""
 
-    def __init__(self, cell: Callable[..., State], loop: Loop) -> None:
+    def __init__(self, loop: Loop, state: State, context: Any) -> None:
         super().__init__()
-        self.cell, self.held = cell, nn.ModuleList(loop.modules)
+        self.parts, self.coupled = nn.ModuleList(loop.modules), loop.samples_coupled
+        self.layout = StateLayout.of(pytree.tree_map(Tensor.detach, state))
+        self.cell, tensors = loop.as_cell(context)
+        self.tensors = [t.detach() for t in tensors]
 
-    def forward(self, state: State, *tensors: Tensor) -> State:
-        return self.cell(state, *tensors)
+    def forward(self, rows: Tensor, *tensors: Tensor) -> Tensor:
+        return self.layout.rows(self.cell(self.layout.state(rows), *tensors))
+
+    def solved(self, **options: Any) -> Equilibrium:
+        """A layer that solves; for one sample in all, if samples are coupled."""
+        return Equilibrium(self, on_failure="status", batched=not self.coupled, **options)
 
 
-def _layer(cell: Callable[..., State], loop: Loop, **options: Any) -> Equilibrium:
-    """The loop as a layer that solves; one sample in all, if samples are coupled."""
-    return Equilibrium(
-        _Cell(cell, loop), on_failure="status", batched=not loop.samples_coupled, **options
-    )
-
-
-def _where_converged(layer: Equilibrium, state: State) -> Tensor:
-    """A state in rows, NaN where it is no equilibrium."""
+def _where_converged(layer: Equilibrium, rows: Tensor) -> Tensor:
+    """The rows of equilibria; NaN where a solve did not converge."""
     assert layer.solution is not None
-    rows = rows_of(state).detach()
-    converged = layer.solution.converged.expand(len(rows))
-    return torch.where(converged[:, None], rows, torch.nan)
-
-
-def _near(start: State, size: float, seed: int) -> Iterator[State]:
-    """States near a start, by noise of the size of an equilibrium."""
-    generator = seeded("seed", seed)
-    for _ in range(_STARTS):
-        yield pytree.tree_map(
-            lambda t: t + size * torch.randn(t.shape, generator=generator, dtype=torch.float64)
-            .to(t), start,
-        )  # fmt: skip
+    return torch.where(layer.solution.converged.expand(len(rows))[:, None], rows, torch.nan)
 
 
 def _distinct(states: Tensor) -> Tensor:
@@ -299,29 +289,22 @@ def _distinct(states: Tensor) -> Tensor:
 
 
 def _gradient_costs(
-    cell: Callable[..., State],
-    loop: Loop,
-    start: State,
-    tensors: list[Tensor],
-    known: Tensor,
-    seed: int,
+    step: _Step, start: Tensor, known: Tensor, seed: int
 ) -> tuple[GradientCost, ...]:
     """Gradient methods beside the exact one, for a random derivative of a loss by the state."""
-    tensors = [t.detach().requires_grad_() for t in tensors]
-    module = _Cell(cell, loop)
-    wanted = [*tensors, *(p for p in module.parameters() if p.requires_grad)]
-    rows = rows_of(start)
-    noise = torch.randn(rows.shape, generator=seeded("seed", seed), dtype=torch.float64).to(rows)
-    weights = noise * known[:, None].to(noise)
+    tensors = [t.detach().requires_grad_() for t in step.tensors]
+    wanted = [*tensors, *(p for p in step.parameters() if p.requires_grad)]
+    noise = torch.randn(start.shape, generator=seeded("seed", seed), dtype=torch.float64)
+    weights = (noise * known[:, None]).to(start)
     costs: list[GradientCost] = []
     truth: Tensor | None = None
     for gradient in _GRADIENTS:
         solver = _UNROLLED if isinstance(gradient, Unrolled) else None
-        layer = _layer(cell, loop, gradient=gradient, solver=solver)
+        layer = step.solved(gradient=gradient, solver=solver)
 
         def passes(layer: Equilibrium = layer) -> Tensor | None:
             with torch.enable_grad():
-                total = (rows_of(layer(start, *tensors)) * weights).sum()
+                total = (layer(start, *tensors) * weights).sum()
                 if not total.requires_grad:
                     return None
                 found = torch.autograd.grad(
@@ -329,7 +312,7 @@ def _gradient_costs(
                 )
             return torch.cat([one.double().flatten() for one in found])
 
-        flat, seconds = timed(passes, rows.device)
+        flat, seconds = timed(passes, start.device)
         truth = flat if truth is None else truth
         if flat is None or truth is None or not 0 < float(truth.norm()) < math.inf:
             return ()

@@ -17,7 +17,7 @@ from shoal.core.words import counted
 from shoal.loops.decisions import Decision, Decisions, decisions_of
 from shoal.loops.find import find_loop
 from shoal.loops.loop import Loop, Memory, Output, State, Stopping, rows_of
-from shoal.loops.trace import batch_of, rows_of_inputs
+from shoal.loops.trace import batch_of, first_samples, rows_of_inputs
 from shoal.networks.modules import evaluating
 
 _CHOOSE, _CALIBRATE = 0.2, 0.7  # shares of the samples; savings are measured on the rest
@@ -194,18 +194,16 @@ def stop_rule(
     risk = real("risk", risk, above=0, below=1)
     confidence = real("confidence", confidence, above=0, below=1)
     if isinstance(loop, Module):
-        loop = find_loop(
-            loop, *rows_of_inputs(inputs, torch.arange(min(_TRACED, batch_of(inputs))))
-        )
+        loop = find_loop(loop, *first_samples(inputs, _TRACED))
     if not isinstance(loop, Loop):
         raise TypeError(f"loop must be a Loop or a module, got {type(loop).__name__}")
     inputs = inputs or loop.inputs
     steps = integer("steps", loop._count(steps), at_least=3)
     check_loop(loop)
-    few = torch.arange(min(_BLOCK, batch_of(inputs)))
+    few = first_samples(inputs, _BLOCK)
     with evaluating(nn.ModuleList(loop.modules)), torch.no_grad():
-        first = loop.run(*rows_of_inputs(inputs, few), steps=steps)
-    decisions = decisions_of(first, y if y is None else y[: len(few)], decision=decision)
+        first = loop.run(*few, steps=steps)
+    decisions = decisions_of(first, y if y is None else y[:_BLOCK], decision=decision)
     return rule_for(
         loop, inputs, decisions, risk=risk, confidence=confidence, y=y, steps=steps, seed=seed
     )

@@ -85,6 +85,11 @@ def rows_of_inputs(inputs: tuple[Any, ...], rows: Tensor) -> tuple[Any, ...]:
     return found
 
 
+def first_samples(inputs: tuple[Any, ...], most: int) -> tuple[Any, ...]:
+    """At most so many samples of a model's inputs, from the first on."""
+    return rows_of_inputs(inputs, torch.arange(min(most, batch_of(inputs))))
+
+
 def trace(model: Module, inputs: tuple[Any, ...], *, dynamic: bool) -> Trace:
     """Trace the forward pass of a model in evaluation mode.
 

@@ -43,55 +43,9 @@ class Choice:
     running_on: RunningOn
 
 
-def choose(
-    curve: Curve,
-    run: Recording,
-    trained: int | None,
-    counted: Tensor,
-    *,
-    converging: float,
-    alike: float | None = None,
-) -> Choice:
-    """Choose by the quality of outputs if it is known, else by agreement.
-
-    Args:
-        curve: The curve.
-        run: The recording that it was made of.
-        trained: The count that the model runs.
-        counted: Which samples count.
-        converging: Share of samples whose output converges.
-        alike: Agreement of two random starts; ``None`` if the start is not random.
-    """
-    if run.quality:
-        return _by_quality(_Qualities(run, counted), curve, trained)
-    return _by_agreement(curve, trained, converging, min(_ALIKE, alike or 1.0))
-
-
-class _Qualities:
-    """Qualities of samples at the grid, in points."""
-
-    def __init__(self, run: Recording, counted: Tensor) -> None:
-        rows = counted.cpu()
-        several = torch.stack([value.cpu()[rows] for value, _ in run.quality])
-        several = several.nan_to_num(nan=_WORST, neginf=_WORST)
-        weights = run.quality[0][1].cpu()[rows]
-        shares = bool((several <= 1).all())  # as all but scores in units of their own are
-        unit = 1.0 if shares else float(several[len(several) // 2].std()) or 1.0
-        self.weights = weights / weights.mean().clamp_min(1e-300)
-        self.points = 100 * several / unit
-        self.means = (self.points * self.weights).mean(1).tolist()
-
-    def gain(self, start: int, end: int) -> tuple[float, bool]:
-        """How many points are gained between two places, and whether chance is ruled out."""
-        each = (self.points[end] - self.points[start]) * self.weights
-        count = len(each)
-        mean, bounded = float(each.mean()), each.clamp(-_MOST, _MOST)
-        error = float(bounded.std()) / count**0.5 if count > 1 else float("inf")
-        return mean, abs(float(bounded.mean())) > 2 * error
-
-
-def _by_quality(quality: _Qualities, curve: Curve, trained: int | None) -> Choice:
-    grid = curve.steps
+def choose_by_quality(curve: Curve, run: Recording, trained: int | None, counted: Tensor) -> Choice:
+    """Choose by the quality of the outputs of the samples that count."""
+    quality, grid = _Qualities(run, counted), curve.steps
     best = max(quality.means)
     good = [k for k, mean in enumerate(quality.means) if mean >= best - _FLAT]
     own = None if trained is None else grid.index(trained)
@@ -119,6 +73,29 @@ def _by_quality(quality: _Qualities, curve: Curve, trained: int | None) -> Choic
     return Choice(grid[stop], matters, running)
 
 
+class _Qualities:
+    """Qualities of samples at the grid, in points."""
+
+    def __init__(self, run: Recording, counted: Tensor) -> None:
+        rows = counted.cpu()
+        several = torch.stack([value.cpu()[rows] for value, _ in run.quality])
+        several = several.nan_to_num(nan=_WORST, neginf=_WORST)
+        weights = run.quality[0][1].cpu()[rows]
+        shares = bool((several <= 1).all())  # as all but scores in units of their own are
+        unit = 1.0 if shares else float(several[len(several) // 2].std()) or 1.0
+        self.weights = weights / weights.mean().clamp_min(1e-300)
+        self.points = 100 * several / unit
+        self.means = (self.points * self.weights).mean(1).tolist()
+
+    def gain(self, start: int, end: int) -> tuple[float, bool]:
+        """How many points are gained between two places, and whether chance is ruled out."""
+        each = (self.points[end] - self.points[start]) * self.weights
+        count = len(each)
+        mean, bounded = float(each.mean()), each.clamp(-_MOST, _MOST)
+        error = float(bounded.std()) / count**0.5 if count > 1 else float("inf")
+        return mean, abs(float(bounded.mean())) > 2 * error
+
+
 def _more_are_solved(curve: Curve, stop: int) -> bool:
     """Whether more samples have all decisions correct than after one iteration, beyond chance."""
     solved = curve.sample_accuracy
@@ -140,9 +117,18 @@ def _place(good: list[int], own: int | None, count: int) -> int:
     return place
 
 
-def _by_agreement(curve: Curve, trained: int | None, converging: float, alike: float) -> Choice:
-    """The least count with the decisions of the trained one, or of the rest of what nears it."""
-    grid = curve.steps
+def choose_by_agreement(
+    curve: Curve, trained: int | None, *, converging: float, starts: float | None
+) -> Choice:
+    """Choose the least count with the decisions of the trained one, or of the long run.
+
+    Args:
+        curve: The curve.
+        trained: The count that the model runs.
+        converging: Share of samples whose output converges.
+        starts: Agreement of two random starts; ``None`` if the start is not random.
+    """
+    grid, alike = curve.steps, min(_ALIKE, starts or 1.0)
     last = len(grid) - 1
     settled = _from([one.value >= alike for one in curve.settled], last)
     rests = converging >= _NEARLY
