@@ -180,19 +180,8 @@ def consistency_copy(
 ) -> Loop:
     """Train a copy of a loop for few iterations, in the manner of Lin et al. 2026.
 
-    The copy begins with the loop's own weights. Each of its first states is trained to be the end
-    of the original trajectory, and to give the original's output, so that the copy can be stopped
-    after any of them.
-
-    Args:
-        loop: The loop.
-        inputs: Samples to train on.
-        targets: Scores of the original's outputs for them.
-        decisions: How an output is read.
-        depth: Number of iterations.
-        epochs: Number of passes over the samples.
-        batch_size: Samples per step of training.
-        seed: Seed of the batches.
+    The copy begins with the loop's own weights. Each of its first ``depth`` states is trained to be
+    the end of the original trajectory, and to give the original's scores, ``targets``.
     """
     samples, generator = batch_of(inputs), torch.Generator().manual_seed(seed)
     ends = _ends(loop, inputs)
@@ -229,10 +218,9 @@ def _ends(loop: Loop, inputs: tuple[Any, ...]) -> Tensor:
     """The last states of all samples, one row each."""
     found = []
     for rows in torch.arange(batch_of(inputs)).split(_BLOCK):
-        state, context = loop.begin(*rows_of_inputs(inputs, rows))
-        for n in range(loop.steps or 0):
-            state = loop.step(state, context, n)
-        found.append(rows_of(state))
+        for state in loop.states(*rows_of_inputs(inputs, rows)):
+            last = state
+        found.append(rows_of(last))
     return torch.cat(found)
 
 

@@ -76,7 +76,8 @@ class Recording:
     """
 
     grid: tuple[int, ...]
-    quality_name: str = ""
+    quality_name: str
+    counted: Tensor  # decisions with labels
     decisions: list[Tensor] = field(default_factory=list)
     quality: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # with weights of samples
     correct: list[Tensor] = field(default_factory=list)  # whether all decisions are
@@ -87,21 +88,13 @@ class Recording:
     state_norms: list[Tensor] = field(default_factory=list)
     first_change: Tensor = field(default_factory=lambda: torch.zeros(0))  # of a decision; 0: none
     last_change: Tensor = field(default_factory=lambda: torch.zeros(0))
-    counted: Tensor = field(default_factory=lambda: torch.zeros(0))  # decisions with labels
     still: Tensor = field(default_factory=lambda: torch.zeros(0))  # no change in the second half
     recent: deque[Tensor] = field(default_factory=lambda: deque(maxlen=2 * LONGEST_PERIOD + 1))
     halfway: Tensor = field(default_factory=lambda: torch.zeros(0))  # the output, in rows
 
 
 class Quality:
-    """How good an output is, for each sample: by labels, by targets, or by a score.
-
-    Args:
-        decisions: The decisions of the output.
-        y: Labels; real targets where decisions are values.
-        score: A function of the output, larger where it is better.
-        like: Decisions of the samples.
-    """
+    """How good an output is, for each sample: by labels, by real targets, or by a score."""
 
     def __init__(
         self,
@@ -116,6 +109,9 @@ class Quality:
         self.classes = self.labels is not None and decisions.kind != "value"
         targets = "explained variance" if score is None else "score"
         self.name = "accuracy" if self.classes else targets
+        self.counted = torch.ones(like.shape[:2], dtype=torch.bool, device=like.device)
+        if self.labels is not None and self.classes:
+            self.counted &= self.labels != IGNORED
 
     def __call__(self, output: Any, found: Tensor) -> tuple[Tensor, Tensor]:
         """Return the quality of each sample, and its weight in the mean."""
@@ -130,7 +126,7 @@ class Quality:
             return values.double(), ones
         assert self.labels is not None
         if self.classes:
-            weights = self.counted(found).double()
+            weights = self.counted.double()
             right = (found == self.labels).double() * weights
             return right.sum(1) / weights.sum(1).clamp_min(1), weights.sum(1)
         target = self.labels.double()
@@ -138,16 +134,9 @@ class Quality:
         lost = (found.double() - target).square().sum((1, 2)) / spread
         return 1 - lost.nan_to_num(math.inf), ones
 
-    def counted(self, found: Tensor) -> Tensor:
-        """Return which decisions count."""
-        every = torch.ones(found.shape[:2], dtype=torch.bool, device=found.device)
-        return every & (self.labels != IGNORED) if self.classes else every
-
     def all_correct(self, found: Tensor) -> Tensor:
         """Return for which samples all decisions are correct."""
-        assert self.labels is not None
-        correct: Tensor = ((found == self.labels) | (self.labels == IGNORED)).all(1)
-        return correct
+        return ((found == self.labels) | ~self.counted).all(1)
 
 
 def grid_of(trained: int | None, most: int) -> tuple[int, ...]:
@@ -163,16 +152,15 @@ def record(
     inputs: tuple[Any, ...],
     grid: tuple[int, ...],
     decisions: Decisions,
-    make_quality: Callable[[Tensor], Quality],
+    quality: Quality,
 ) -> Recording:
     """Run a loop once, as far as the grid goes, and record what its output does."""
-    run = Recording(grid)
+    run = Recording(grid, quality.name, counted=quality.counted)
     device = _device(inputs, loop)
     began = now(device)
     state, context = loop.begin(*inputs)
     stepping = now(device) - began
     before: Tensor | None = None
-    quality: Quality | None = None
     for n in range(1, grid[-1] + 1):
         began = now(device)
         state = loop.step(state, context, n - 1)
@@ -182,9 +170,6 @@ def record(
         reading = now(device) - began
         found = decisions(output)
         rows = some_entries(output)
-        if quality is None:
-            quality = make_quality(found)
-            run.counted, run.quality_name = quality.counted(found), quality.name
         _note_changes(run, before, found, decisions, n)
         if run.recent:
             run.moves.append(torch.linalg.vector_norm(rows - run.recent[-1], dim=1))
@@ -246,15 +231,7 @@ def _confidence(decisions: Decisions, output: Any) -> tuple[Tensor, Tensor]:
 def curve_of(
     run: Recording, reference: Tensor, trained: int, decisions: Decisions, counted: Tensor
 ) -> Curve:
-    """The curve of a recording.
-
-    Args:
-        run: The recording.
-        reference: Decisions of the model as it runs.
-        trained: Number of iterations that the model runs, or the largest.
-        decisions: How decisions agree.
-        counted: Which samples count.
-    """
+    """The curve of a recording, beside the decisions of the model as it runs."""
     mask = run.counted[counted]
     same = [decisions.same(one, reference)[counted] for one in run.decisions]
     last = [(decisions.same(one, run.decisions[-1]) & run.still)[counted] for one in run.decisions]
@@ -298,10 +275,6 @@ def share(each: Tensor, weights: Tensor) -> Share:
 
     Decisions of one sample depend on one another. The interval is that of as many independent ones
     as have the variance of the mean over samples, at least one per sample.
-
-    Args:
-        each: Share of each sample.
-        weights: Number of decisions of each sample.
     """
     total, samples = float(weights.sum()), len(each)
     if not total:

@@ -355,14 +355,9 @@ def _export_program(one: Measured, inputs: tuple[Any, ...], target: Path) -> Non
 
 
 class Outputs(NamedTuple):
-    """The outputs of a model for all samples.
+    """The outputs of a model for all samples."""
 
-    Attributes:
-        scores: Numbers behind the decisions; shape (samples, decisions, numbers).
-        decided: The decisions.
-    """
-
-    scores: Tensor
+    scores: Tensor  # numbers behind the decisions, (samples, decisions, numbers)
     decided: Tensor
 
 

@@ -199,14 +199,10 @@ def equilibrium_of(
     certified: bool,
     seed: int,
 ) -> EquilibriumReport:
-    """Solve for the equilibria of a loop, and measure what is around them.
+    """Solve for the equilibria of a loop, and measure the loop near them.
 
-    Args:
-        loop: The loop.
-        inputs: The model's inputs.
-        judge: Quality and agreement of an output.
-        certified: Whether a bound proves that the loop contracts.
-        seed: Seed of other starts, and of the random derivative of a loss.
+    ``judge`` returns the quality and the agreement of an output; ``certified`` says whether a bound
+    proves that the loop contracts.
     """
     with torch.no_grad():
         state, context = loop.begin(*inputs)
@@ -325,13 +321,7 @@ def _gradient_costs(
 def jacobian_spectrum(
     function: Callable[[Tensor], Tensor], z: Tensor, rows: Tensor
 ) -> JacobianSpectrum:
-    """Norms and eigenvalues of the Jacobian at some samples.
-
-    Args:
-        function: The map of states in rows.
-        z: Equilibria, in rows.
-        rows: Places of the samples with an equilibrium.
-    """
+    """Norms and eigenvalues of the Jacobian of a map of rows, at some of the rows of ``z``."""
     size = z.shape[1]
     most = min(len(rows), _SAMPLES, max(1, _ENTRIES // (_STEPS * size)))
     chosen = rows[torch.linspace(0, len(rows) - 1, most).round().long()]

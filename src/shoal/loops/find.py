@@ -97,13 +97,7 @@ Context = tuple[list[Any], int, Segments]  # values from before the loop, sample
 
 
 class _TracedLoop(Loop):
-    """A loop that was found in a trace, and is not verified yet.
-
-    Attributes:
-        model: The model.
-        fixed_batch: Whether each batch size has a trace of its own.
-        repeats: The loop in the trace.
-    """
+    """A loop that was found in a trace; without a dynamic one, in a trace for each batch size."""
 
     def __init__(self, model: Module, inputs: tuple[Any, ...], traced: Trace) -> None:
         self.model, self.inputs, self.fixed_batch = model, inputs, not traced.dynamic

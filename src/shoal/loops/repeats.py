@@ -119,12 +119,7 @@ def find_repeats(trace: Trace) -> list[Repeats]:
 
 
 def _labels(trace: Trace, *, exact: bool) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """A number for each operation, the same for those that a loop may repeat.
-
-    Args:
-        trace: The trace.
-        exact: Whether numbers among the arguments count.
-    """
+    """A number for each operation, the same for repeats; ``exact``: numbers in arguments count."""
     known: dict[Any, int] = {}
     labels = []
     for node in trace.nodes:

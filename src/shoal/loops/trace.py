@@ -91,12 +91,7 @@ def first_samples(inputs: tuple[Any, ...], most: int) -> tuple[Any, ...]:
 
 
 def trace(model: Module, inputs: tuple[Any, ...], *, dynamic: bool) -> Trace:
-    """Trace the forward pass of a model in evaluation mode.
-
-    Args:
-        model: The model.
-        inputs: Its inputs; the first dimension of the first tensor counts samples.
-        dynamic: Whether the batch is of any size; else of that of the inputs.
+    """Trace the forward pass of a model in evaluation mode, for one batch size or for all.
 
     Raises:
         ValueError: If the model cannot be traced.

@@ -1,7 +1,6 @@
 """What an output does in the long run, how many iterations to run, and whether a loop matters."""
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,16 +26,8 @@ _LOSS = 2.0  # points of quality that running on must lose to hurt
 _MOST = 100.0  # points of one sample that count as evidence, so that a few outliers hide nothing
 
 
-@dataclass(frozen=True)
-class Choice:
-    """What a curve says.
-
-    Attributes:
-        stop_at: Number of iterations to run; ``None`` if nothing speaks for any.
-        loop_matters: Whether more than one iteration is needed; ``"hurts"`` if iterations make the
-            output worse.
-        running_on: What iterations beyond the trained count do.
-    """
+class Choice(NamedTuple):
+    """The advice of a curve."""
 
     stop_at: int | None
     loop_matters: Matters
@@ -122,11 +113,8 @@ def choose_by_agreement(
 ) -> Choice:
     """Choose the least count with the decisions of the trained one, or of the long run.
 
-    Args:
-        curve: The curve.
-        trained: The count that the model runs.
-        converging: Share of samples whose output converges.
-        starts: Agreement of two random starts; ``None`` if the start is not random.
+    ``converging`` is the share of samples whose output converges, ``starts`` the agreement of two
+    random starts, if the start is random.
     """
     grid, alike = curve.steps, min(_ALIKE, starts or 1.0)
     last = len(grid) - 1
@@ -168,9 +156,7 @@ def _surer(curve: Curve, own: int, later: int) -> bool:
 def behaviors(run: Recording, scale: float) -> list[tuple[str, int]]:
     """The behavior of each sample's output, and the period of its cycle, or zero.
 
-    Args:
-        run: The recording.
-        scale: Spread of the outputs of different samples.
+    ``scale`` is the spread of the outputs of different samples.
     """
     norms = torch.stack(run.norms).cpu()
     if not run.moves:
