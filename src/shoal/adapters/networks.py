@@ -23,7 +23,7 @@ def described_function(
     trainable: Iterable[str] | None,
     bias_variance: float = 0.0,
 ) -> KernelFunction | ImageKernels:
-    """The kernels of a DEQ, or of the architecture that is given instead of it."""
+    """The kernels of an architecture, by default of a DEQ."""
     one_of("which", which, ("ck", "ntk"))
     if architecture is None:
         phi = as_activation("activation", activation)

@@ -300,8 +300,8 @@ class KernelClassifier(ClassifierMixin, _KernelEstimator):  # type: ignore[misc]
         """The classes of inputs of shape (m, p)."""
         values = self.decision_function(X)
         places = (values > 0).astype(int) if values.ndim == 1 else values.argmax(axis=1)
-        found: Array = self.classes_[places]
-        return found
+        labels: Array = self.classes_[places]
+        return labels
 
     def predict_proba(self, X: Any) -> Array:
         r"""Probabilities of the classes, of shape (m, classes).
@@ -332,10 +332,10 @@ class KernelClassifier(ClassifierMixin, _KernelEstimator):  # type: ignore[misc]
         return likeliest_scale(_each_class(left_out), classes, weights)
 
 
-def _weights(given: Any, x: Array) -> Array | None:
-    if given is None:
+def _weights(sample_weight: Any, x: Array) -> Array | None:
+    if sample_weight is None:
         return None
-    values = _array("sample_weight", given)
+    values = _array("sample_weight", sample_weight)
     checked: Array = _check_sample_weight(values, x, dtype=x.dtype, ensure_non_negative=True)
     return checked
 
@@ -344,8 +344,8 @@ def _kernels(
     architecture: Architecture, trainable: frozenset[str], which: str, x: Array, z: Any = None
 ) -> torch.Tensor:
     other = None if z is None else torch.from_numpy(z)
-    found = kernel(architecture, torch.from_numpy(x), other, trainable=trainable)
-    values: torch.Tensor = getattr(found, which)
+    kernels = kernel(architecture, torch.from_numpy(x), other, trainable=trainable)
+    values: torch.Tensor = getattr(kernels, which)
     return values
 
 

@@ -138,12 +138,12 @@ class SklearnKernel(Kernel):  # type: ignore[misc]
             return matrix
         names = [h.name for h in self.hyperparameters if not h.fixed]
         gradient = np.empty((*matrix.shape, len(names)))
-        found = {}
+        tangents = {}
         if names:  # which only a DEQ has
             assert isinstance(function, KernelFunction)
-            found = variance_tangents(function, torch.from_numpy(x), names)
+            tangents = variance_tangents(function, torch.from_numpy(x), names)
         for place, name in enumerate(names):
-            gradient[..., place] = getattr(found[name], self.which).numpy() * getattr(self, name)
+            gradient[..., place] = getattr(tangents[name], self.which).numpy() * getattr(self, name)
         return matrix, gradient
 
     def diag(self, X: Any) -> Array:
@@ -187,8 +187,10 @@ class SklearnKernel(Kernel):  # type: ignore[misc]
         net, shape = function.architecture, self.image_shape
         left = as_images(torch.from_numpy(x), net, shape)
         right = None if y is None else as_images(torch.from_numpy(y), net, shape)
-        found = kernel(function.architecture, left, right, trainable=function.trainable, diag=diag)
-        result: Array = getattr(found, self.which).numpy()
+        kernels = kernel(
+            function.architecture, left, right, trainable=function.trainable, diag=diag
+        )
+        result: Array = getattr(kernels, self.which).numpy()
         return result
 
 

@@ -26,7 +26,7 @@ def write_whole(target: Path, write: Callable[[Path], object]) -> None:
 
     Args:
         target: The file.
-        write: Writes a file at the path that it is given, beside the target.
+        write: A function that writes a file at a path, beside the target.
 
     Raises:
         OSError: If it cannot be written; the error names the target.
@@ -142,4 +142,4 @@ def finite(value: Any) -> Any:
 def json_text(document: Any) -> str:
     """A JSON document for people, machines and terminals, with a newline at its end."""
     text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
-    return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n"
+    return _UNSEEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text) + "\n"

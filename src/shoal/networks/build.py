@@ -194,14 +194,14 @@ def _check_pixels(
     if pixels is None:
         if architecture.pooling is None:
             raise ValueError(
-                f"pixels must be given for a {name} whose readout sees all pixels: how many there "
-                'are along each axis, such as (28, 28); pooling="average" takes any'
+                f"pixels must be given for a {name} whose readout sees all pixels: the number "
+                'along each axis, such as (28, 28); pooling="average" takes any'
             )
         sides: tuple[int, ...] = ()
         count = checks.integer("pixel_axes", 2 if axes is None else axes, at_least=1)
     else:
-        given = checks.items("pixels", pixels, "numbers of pixels, one for each axis")
-        sides = tuple(checks.size(f"pixels[{k}]", side) for k, side in enumerate(given))
+        entries = checks.items("pixels", pixels, "numbers of pixels, one for each axis")
+        sides = tuple(checks.size(f"pixels[{k}]", side) for k, side in enumerate(entries))
         count = len(sides)
         if axes is not None and axes != count:
             raise ValueError(
@@ -222,7 +222,7 @@ def shapes(spec: NetworkSpec[Any]) -> dict[str, tuple[int, ...]]:
 
 
 def _network_class(architecture: Architecture) -> type[Network[Any]]:
-    """The class of the networks of an architecture: by its layers, if it is a user's own.
+    """The class of the networks of an architecture: by its layers, if it is a custom one.
 
     Raises:
         TypeError: If there is none.

@@ -78,7 +78,7 @@ class ImplicitNetworkModule(EquilibriumNetwork[ImplicitNetwork]):
         x = self.check_input(x).detach().requires_grad_()
         inner = self._inner(x)
         mapped = self._feature_map(inner)
-        # the recurrence sees the feature map as a term of its own, apart from the skip
+        # a separate term of the recurrence, apart from the skip
         injection = mapped * 1.0
         z = exact(self, silent=True).state((injection,))
         output = self._read(z, (mapped,))

@@ -102,13 +102,13 @@ class LayeredNetwork(Network[A], Generic[A]):
         added = self._weight(cell.bias.group) * self.scales[cell.bias.group]
         return term + added.view(-1, *[1] * self.spec.pixel_axes)
 
-    def _maps(self, cell: Cell, x: Tensor, made: Tensor) -> dict[str, LinearMap]:
+    def _maps(self, cell: Cell, x: Tensor, output: Tensor) -> dict[str, LinearMap]:
         """The actions of the weights and the biases of a cell."""
         group, bias = cell.weights.group, cell.bias
-        found = {group: LinearMap(self.patches(x), made, self.scales[group])}
+        maps = {group: LinearMap(self.patches(x), output, self.scales[group])}
         if bias is not None:
-            found[bias.group] = LinearMap.of_bias(made, self.scales[bias.group])
-        return found
+            maps[bias.group] = LinearMap.of_bias(output, self.scales[bias.group])
+        return maps
 
     def pooled(self, x: Tensor) -> Tensor:
         """The input of the readout, of the last features."""
@@ -144,8 +144,8 @@ class ChainNetwork(LayeredNetwork[A], Generic[A]):
             x = x / norm.clamp(min=torch.finfo(x.dtype).tiny)
         for cell in self.layers.cells:
             name = cell.weights.group
-            made = _scaled(self._linear(x, self._weight(name)), self.scales[name])
-            inner = self._with_bias(cell, made)
+            product = _scaled(self._linear(x, self._weight(name)), self.scales[name])
+            inner = self._with_bias(cell, product)
             if maps is not None:
                 maps |= self._maps(cell, x, inner)
             new = cell.activation.function(inner) * (cell.gain / root)
@@ -153,10 +153,10 @@ class ChainNetwork(LayeredNetwork[A], Generic[A]):
         seen = self.pooled(x if norm is None else x * norm)
         scale, readout = self.scales["readout"], self.layers.readout
         output = _scaled(torch.mm(seen, self.readout.t()), scale)
-        found = {} if maps is None else maps
-        found["readout"] = LinearMap(seen[:, None], output, scale)
+        maps = {} if maps is None else maps
+        maps["readout"] = LinearMap(seen[:, None], output, scale)
         features = seen if readout is None else _scaled(seen, math.sqrt(readout.variance))
-        return Trace(output, features, found)
+        return Trace(output, features, maps)
 
 
 def _scaled(x: Tensor, scale: float) -> Tensor:

@@ -117,8 +117,8 @@ class Network(Module, ABC, Generic[A]):
 
     def _weight(self, group: str) -> Tensor:
         """The weights of a group, also under a parametrization."""
-        found: Tensor = getattr(self, group)
-        return found
+        weight: Tensor = getattr(self, group)
+        return weight
 
     def forward(self, x: Tensor) -> Tensor:
         """The network's outputs, of shape (samples, outputs)."""
