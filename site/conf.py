@@ -62,50 +62,45 @@ NAVIGATION = """
 Start
 Install <install>
 Tour <tour>
-I have a table <tables>
-Command line <cli>
-Explorer <explorer>
+Gallery <gallery>
+Questions <faq>
 
-Choosing
-Which solver <which-solver>
-Which kernel <which-kernel>
-When not to use shoal <when-not-to-use-shoal>
-
-Capabilities
-Gaussian calculus <gaussian>
-Networks <networks>
-Your own architecture <own-architecture>
-Any module, any loop <equilibria>
-Coming from torchdeq <coming-from-torchdeq>
-Coming from neural-tangents <coming-from-neural-tangents>
-Coming from GPyTorch <coming-from-gpytorch>
-Kernels <kernels>
-What tying does <tying>
-Images <images>
-Equivalents and spectra <equivalents>
-Designs <design>
-Training <training>
+Guide
+Equilibria <equilibria>
 Staying well-posed <staying-well-posed>
 How many iterations? <diagnosing>
 When to stop <stopping>
 Replacing a loop <distilling>
-Certificates <certificates>
+Networks <networks>
+Kernels <kernels>
+Images <images>
 Regression <regression>
+Command line <cli>
 Several processes <several-processes>
+Extending shoal <extending>
+
+Theory
+Designs <design>
+Equivalents and spectra <equivalents>
+Training <training>
 How well will it predict? <prediction>
-Adapters <adapters>
-Data <data>
+Certificates <certificates>
+
+Coming from
+torchdeq <coming-from-torchdeq>
+GPyTorch and BoTorch <coming-from-gpytorch>
+neural-tangents <coming-from-neural-tangents>
+scikit-learn, tables <tables>
 
 Evidence
+When depth pays <when-depth-pays>
 Accuracy <accuracy>
 Performance <performance>
-When depth pays <when-depth-pays>
 Tested by others <peers>
 Reproductions <reproductions>
 Errata <errata>
 
-Examples and reference
-Gallery <gallery>
+Reference
 Packages <reference/index>
 Papers and symbols <references>
 """

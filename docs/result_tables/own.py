@@ -53,7 +53,7 @@ def training(dataset: str) -> Iterator[Row]:
         "width 8192",
         *(f"step {step}" for step in steps),
         "largest gap to the DEQ",
-        "to its own infinite width",
+        "gap to infinite width",
     )
     for activation in ("ReLU", "Tanh"):
         for network, title in NETWORKS.items():

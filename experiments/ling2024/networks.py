@@ -131,7 +131,7 @@ class Accuracies(nets.DEQs):
         asked = each("{}: z-scores at least −3", least("moments"), least=-3)
         yield Claim("Designs classify as well as DEQs", "a figure", found, section, asked)
         yield Claim(
-            "Networks with the DEQ's own activation do worse",
+            "Networks with the DEQ's activation do worse",
             "a figure; “noticeable gap”",
             words("deq", "naive"),
             section,

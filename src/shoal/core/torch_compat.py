@@ -101,22 +101,9 @@ def largest(values: Tensor) -> float:
     return float(_bare(values).max())
 
 
-def largest_of(first: Tensor, second: Tensor) -> tuple[float, float]:
-    """The largest entry of each of two tensors, as ``largest``; a GPU is waited for once."""
-    if not first.is_cuda:
-        return largest(first), largest(second)
-    return _numbers(_bare(first).max(), _bare(second).max())
-
-
 def extremes(values: Tensor) -> tuple[float, float]:
     """The smallest and the largest entry as numbers, NaN if there is one, below all transforms."""
-    return _numbers(*torch.aminmax(_bare(values)))
-
-
-def _numbers(first: Tensor, second: Tensor) -> tuple[float, float]:
-    if not first.is_cuda:
-        return float(first), float(second)
-    least, most = torch.stack([first, second.to(first.dtype)]).tolist()
+    least, most = torch.stack(torch.aminmax(_bare(values))).tolist()  # a GPU is waited for once
     return least, most
 
 

@@ -182,6 +182,8 @@ class _Recording:
         with torch.cuda.device(z.device):
             self._graph, results = _captured(solve)
         self._z, self._residual, self._tolerance, self._numbers = results
+        self._status = torch.zeros_like(self._residual, dtype=torch.int8)
+        self._count = torch.full_like(self._residual, steps, dtype=torch.int32)
 
     def _lend(self, problem: Problem, z: Tensor) -> None:
         """Copy tensors to where the recording reads them."""
@@ -199,14 +201,12 @@ class _Recording:
         self._graph.replay()
         problem.evaluations += self.steps + 1
         z, residual = self._z.clone(), self._residual.clone()
-        status = torch.zeros_like(residual, dtype=torch.int8)
-        steps = torch.full_like(residual, self.steps, dtype=torch.int32)
         least, most, size, first, last = self._numbers.tolist()
         low, high = PLAIN[z.dtype]
         if not (low <= least and most <= high and size <= WORSE * least and last <= 1):
             return None
         kind.update(self.steps, first, last)
-        return Solution(z, status, residual, steps, self.steps + 1)
+        return Solution(z, self._status, residual, self._count, self.steps + 1)
 
     def confirms(self, value: Tensor, z: Tensor) -> bool:
         """Whether the map has the value that the recording found."""
@@ -239,8 +239,10 @@ def _captured(
     graph, here, aside = torch.cuda.CUDAGraph(), torch.cuda.current_stream(), torch.cuda.Stream()
     aside.wait_stream(here)
     with torch.cuda.stream(aside):
-        with _refusing_waits():
+        with _watching_waits() as waits:
             function()  # once before, as libraries set themselves up
+        if any("synchronizing" in str(warning.message) for warning in waits):
+            raise RuntimeError("the cell waits for the device")
         graph.capture_begin(capture_error_mode="thread_local")
         try:
             results = function()
@@ -255,16 +257,17 @@ def _captured(
 
 
 @contextmanager
-def _refusing_waits() -> Iterator[None]:
-    """A context in which operations that wait for the device raise."""
+def _watching_waits() -> Iterator[list[warnings.WarningMessage]]:
+    """The warnings of operations that wait for the device, which no graph can hold."""
     mode = torch.cuda.get_sync_debug_mode()
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("ignore")  # that this mode does not detect all of them
-        torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode(mode)
+        torch.cuda.set_sync_debug_mode("warn")
+        warnings.simplefilter("always")
+        try:
+            yield found
+        finally:
+            torch.cuda.set_sync_debug_mode(mode)
 
 
 def _reset() -> None:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from shoal.core.torch_compat import extremes, largest, largest_of, physical
+from shoal.core.torch_compat import extremes, largest, physical
 from shoal.equilibrium.problem import Problem
 from shoal.equilibrium.solution import Solution, Status
 from shoal.equilibrium.solver import Solver
@@ -191,8 +191,8 @@ class Verdict:
         residual, size = self._norms(value, z)
         falls = False
         if not self._any_failed:
-            worst, most = largest_of(self._tolerance.excess(residual, size), size)
-            if worst <= 1 and not self._is_far(size, most):
+            worst = largest(self._tolerance.excess(residual, size))
+            if worst <= 1 and not self._is_far(size):
                 self.worst = worst
                 return self._end_together(z, residual, step)
             falls = worst < self.worst and step < self.solver.max_steps
@@ -239,14 +239,9 @@ class Verdict:
                 f"{physical(vain).numel()} samples, which count as converged wherever they are"
             )
 
-    def _is_far(self, size: Tensor, most: float) -> bool:
-        """Whether an iterate has grown so far that its residual may say little.
-
-        Args:
-            size: The norm of the iterate of each sample.
-            most: The largest of these.
-        """
-        if most <= WORSE * self._least:
+    def _is_far(self, size: Tensor) -> bool:
+        """Whether an iterate has grown so far that its residual may say little."""
+        if largest(size) <= WORSE * self._least:
             return False
         return not largest(torch.sub(size, self._tolerance.first, alpha=WORSE)) <= 0
 
@@ -274,7 +269,7 @@ class Verdict:
         if self._any_failed:
             return self._end_failed(look)
         excess = tolerance.excess(residual, look.size)
-        if largest(excess) <= 1 and not self._is_far(look.size, largest(look.size)):
+        if largest(excess) <= 1 and not self._is_far(look.size):
             return self._end_together(look.z, residual, look.step)
         self.reached, self.converged = self._known.reached, True
         known = self._known
