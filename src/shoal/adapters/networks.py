@@ -4,11 +4,14 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from shoal.activations import Activation
 from shoal.activations.names import as_activation
 from shoal.architectures import DEQ, Architecture, ImageArchitecture
 from shoal.core.checks import items, one_of, size
-from shoal.kernels import KernelFunction
+from shoal.kernels import KernelFunction, kernel
 from shoal.kernels.function import chosen_kernels
 from shoal.kernels.images.function import ImageKernels
 
@@ -29,6 +32,21 @@ def described_function(
         phi = as_activation("activation", activation)
         architecture = DEQ(phi, recurrent_variance, input_variance, bias_variance=bias_variance)
     return chosen_kernels(architecture, trainable=trainable)
+
+
+def kernel_values(
+    function: KernelFunction | ImageKernels,
+    which: str,
+    x: Any,
+    y: Any = None,
+    *,
+    diag: bool = False,
+) -> Tensor:
+    """One of the kernels of arrays of inputs."""
+    inputs = [None if one is None else torch.as_tensor(one) for one in (x, y)]
+    kernels = kernel(function.architecture, *inputs, trainable=function.trainable, diag=diag)
+    values: Tensor = getattr(kernels, which)
+    return values
 
 
 def as_images(x: Any, architecture: Architecture, image_shape: Sequence[int] | None) -> Any:

@@ -6,7 +6,6 @@ import hashlib
 import json
 import math
 import os
-import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -16,9 +15,6 @@ from uuid import uuid4
 import torch
 from safetensors import SafetensorError
 from torch import Tensor
-
-# control characters except tabs and ends of lines, and those that turn the direction of text
-_UNSEEN = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 def write_whole(target: Path, write: Callable[[Path], object]) -> None:
@@ -140,6 +136,5 @@ def finite(value: Any) -> Any:
 
 
 def json_text(document: Any) -> str:
-    """A JSON document for people, machines and terminals, with a newline at its end."""
-    text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
-    return _UNSEEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text) + "\n"
+    """A JSON document, with a newline at its end."""
+    return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from shoal.architectures import Architecture, Cell, ImageArchitecture, Layers, Weights
-from shoal.networks.draw import Source, law_of_entries
-from shoal.networks.network import LinearMap, Network, NetworkSpec, Trace
+from shoal.networks.network import LinearMap, Network, NetworkSpec, Source, Trace
 from shoal.networks.recurrent_layers import convolve, padded
 
 A = TypeVar("A", bound=Architecture)
@@ -39,7 +38,7 @@ class LayeredNetwork(Network[A], Generic[A]):
         A readout that the architecture keeps fixed is Rademacher.
         """
         width, layers = spec.width, spec.architecture.layers(spec.width)
-        law = law_of_entries(spec.weights)
+        law = spec.weights
         patch: tuple[int, ...] = ()
         pixels = 1
         if spec.pixel_axes:
@@ -54,7 +53,7 @@ class LayeredNetwork(Network[A], Generic[A]):
             sizes[0] = spec.in_features
         for cell, size in zip(layers.cells, sizes, strict=True):
             scale = _deviation(cell.weights)
-            drawn = source.draw(spec.weights, width, size, *patch, scale=scale)
+            drawn = source.draw(law, width, size, *patch, scale=scale, square=looped)
             weights[cell.weights.group] = drawn
         if layers.injection is not None:
             scale, size = _deviation(layers.injection), spec.in_features
