@@ -15,7 +15,7 @@ from shoal.equilibrium.verdict import Verdict
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """A solution, and what is known besides.
+    """A solution, and how it was reached.
 
     Attributes:
         solution: The solution.

@@ -1,9 +1,10 @@
 """Whole Picard solves on a GPU, recorded as CUDA graphs, without Python between their steps.
 
-A recording makes as many steps as the last solves took, and one look at the end; what it leaves
-unsolved, the ordinary loop solves. A graph reads tensors by their addresses: inputs are copied to
-where it expects them, and for other shapes, parameters, modes, streams or threads another one is
-recorded. Where a cell is a user's, one ordinary evaluation confirms each result.
+A recording makes as many steps as the last solves took, and looks at the residual once, in the
+end. The ordinary loop solves the problems that it leaves unsolved. A graph reads tensors by their
+addresses: inputs are copied to where it expects them, and other shapes, parameters, modes, streams
+or threads get another recording. Where a cell is a user's, one ordinary evaluation confirms each
+result.
 """
 
 import logging
@@ -260,12 +261,12 @@ def _captured(
 def _watching_waits() -> Iterator[list[warnings.WarningMessage]]:
     """The warnings of operations that wait for the device, which no graph can hold."""
     mode = torch.cuda.get_sync_debug_mode()
-    with warnings.catch_warnings(record=True) as found:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("ignore")  # that this mode does not detect all of them
         torch.cuda.set_sync_debug_mode("warn")
         warnings.simplefilter("always")
         try:
-            yield found
+            yield caught
         finally:
             torch.cuda.set_sync_debug_mode(mode)
 

@@ -2,8 +2,8 @@
 
 There are two tiers. Each look forms two norms for each sample and reads one number, by how much the
 worst sample misses its tolerance; mostly that falls, or says that all have converged. Where it does
-neither, every fifteenth step, and in the end, the full verdict judges each sample: a function of
-tensors, of what is known and of the step's norms, to what is known then.
+neither, every fifteenth step, and in the end, the full verdict judges each sample. It is a function
+of tensors, which updates the record of each sample by the norms of the step.
 """
 
 import math
@@ -34,7 +34,7 @@ _DRIFTS = (
 
 
 class Known(NamedTuple):
-    """What is known of each sample.
+    """The record of each sample.
 
     Attributes:
         status: A :class:`Status`, or -1 while it runs.
@@ -116,10 +116,10 @@ class Tolerance(NamedTuple):
 def judge(
     known: Known, tolerance: Tolerance, look: Look, end: int, *, before: Tensor | None = None
 ) -> tuple[Known, Tensor]:
-    """The full verdict: what is known after one more step, and by how much running samples miss.
+    """The full verdict: the record after one more step, and by how much running samples miss.
 
     Args:
-        known: What was known before.
+        known: The record before the step.
         tolerance: How far off each sample may be.
         look: The iterate, and its norms.
         end: The last step.

@@ -58,7 +58,7 @@ def export(net: Network[Any], path: str | os.PathLike[str]) -> None:
     if missing:
         raise ImportError(
             f"export to ONNX needs {' and '.join(missing)}, not installed here: "
-            "pip install 'shoal[onnx]'"
+            "pip install 'shoal-deq[onnx]'"
         )
     size = sum(tensor.nbytes for tensor in net.state_dict().values())
     if size > 3 * 2**29:  # PyTorch puts more into a second file
