@@ -219,7 +219,7 @@ def processes(group: Group = "auto") -> Processes:
         raise TypeError(f"process_group must be a group of processes, got {shown(group)}")
     rank, size = torch.distributed.get_rank(group), torch.distributed.get_world_size(group)
     if rank < 0:
-        raise ValueError("process_group must have this process as a member")
+        raise ValueError("process_group must be a group that contains this process")
     if size == 1:
         return ALONE
     return Processes("auto" if group is torch.distributed.group.WORLD else group, rank, size)
