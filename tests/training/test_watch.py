@@ -195,7 +195,9 @@ def test_a_lost_equilibrium_or_loss_is_told(on_violation):
     net = residual(solver=shoal.Picard(max_steps=2), on_failure="raise")
     watch = shoal.Watch(net, x, y, on_violation=on_violation)
     if on_violation == "raise":
-        with pytest.raises(TrainingError, match=r"an equilibrium, .* not found at step 0") as error:
+        with pytest.raises(
+            TrainingError, match=r"an equilibrium, .* did not converge at step 0"
+        ) as error:
             watch.record(0)
         assert error.value.run.kept == {"equilibrium": False}
     else:
