@@ -34,13 +34,10 @@ def spectrum() -> Iterator[Row]:
     """Limiting spectra against exact kernels."""
     found = summary("shoal-spectrum")
     keys = ("ks", "low", "high", "spikes", "spikes_exact")
-    yield "p/n", "kernel", *(f"`{key}`" for key in (*keys, "atom_shift", "atom_smear"))
+    yield "p/n", "kernel", *(f"`{key}`" for key in keys)
     for ratio in ("0.5", "1.25", "2.0"):
         for kind in ("ck", "ntk"):
             cells = [f"{found[f'{ratio}_{kind}_{key}']:.4f}".replace("-", "−") for key in keys]
-            for key in ("atom_shift", "atom_smear"):
-                value = found.get(f"{ratio}_{kind}_{key}")
-                cells.append("–" if value is None else f"{value:.3f}".replace("-", "−"))
             yield f"{float(ratio):g}", kind.upper(), *cells
 
 
@@ -48,7 +45,7 @@ def spectrum() -> Iterator[Row]:
 def training(dataset: str) -> Iterator[Row]:
     """Losses at width 8192, and the largest differences from the DEQ and from the prediction."""
     found = summary("shoal-training")
-    steps = (25, 50, 100, 200, 400)
+    steps = (25, 100, 400)
     yield (
         "width 8192",
         *(f"step {step}" for step in steps),
@@ -81,7 +78,7 @@ def predicted() -> Iterator[Row]:
 def sphere() -> Iterator[Row]:
     """The largest errors of designs on the sphere, over all variances."""
     found = summary("shoal-sphere")
-    parts = {"inner": "up to 0.95", "ends": "±1", "anywhere": "all"}
+    parts = {"inner": "up to 0.95", "anywhere": "all"}
     kinds = ("ck", "ntk")
     yield "DEQ", *(f"{kind.upper()}, {part}" for kind in kinds for part in parts.values())
     for name in ("ReLU", "Tanh", "Swish", "Softplus", "GELU"):

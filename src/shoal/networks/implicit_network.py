@@ -69,7 +69,8 @@ class ImplicitNetworkModule(EquilibriumNetwork[ImplicitNetwork]):
     def _feature_map(self, inner: Tensor) -> Tensor:
         return torch.relu(inner) / math.sqrt(self.spec.width)
 
-    def _read(self, z: Tensor, injections: tuple[Tensor, ...]) -> Tensor:
+    def read(self, z: Tensor, injections: tuple[Tensor, ...]) -> Tensor:
+        """The outputs for an equilibrium."""
         return torch.addmm(torch.mm(injections[0], self.skip.t()), z, self.readout.t())
 
     def trace(self, x: Tensor) -> Trace:
@@ -80,7 +81,7 @@ class ImplicitNetworkModule(EquilibriumNetwork[ImplicitNetwork]):
         # a separate term of the recurrence, apart from the skip
         injection = mapped * 1.0
         z = exact(self, silent=True).state((injection,))
-        output = self._read(z, (mapped,))
+        output = self.read(z, (mapped,))
         maps = {
             "readout": LinearMap(z[:, None], output, 1.0),
             "skip": LinearMap(mapped[:, None], output, 1.0),
