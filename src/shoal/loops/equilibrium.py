@@ -83,7 +83,7 @@ class SolverCost(NamedTuple):
         evaluations: Evaluations of the cell, or products with its Jacobian, for the whole batch.
         seconds: Time of one solve.
         accuracy: Quality of the output there, as in the curve; ``None`` if unknown.
-        agreement: Share of decisions that are those of the model as it runs.
+        agreement: Share of decisions that agree with the model as it runs.
     """
 
     solver: Solver
@@ -104,7 +104,7 @@ class GradientCost(NamedTuple):
 
     Attributes:
         gradient: The method.
-        relative: Norm of its error over that of the exact gradient.
+        relative: Norm of its error, relative to the exact gradient.
         cosine: Cosine of the angle to the exact gradient; below zero, steps increase the loss.
         seconds: Time of a forward and a backward pass.
     """
@@ -201,7 +201,7 @@ def equilibrium_of(
 ) -> EquilibriumReport:
     """Solve for the equilibria of a loop, and measure the loop near them.
 
-    ``judge`` returns the quality and the agreement of an output; ``certified`` says whether a bound
+    ``judge`` returns the quality and the agreement of an output; ``certified`` is whether a bound
     proves that the loop contracts.
     """
     with torch.no_grad():

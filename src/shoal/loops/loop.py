@@ -99,7 +99,7 @@ class Loop:
         """Return the first state, and the context of all iterations.
 
         Args:
-            inputs: The model's inputs; those of the loop's own batch if there are none.
+            inputs: The model's inputs; by default the loop's own batch.
         """
         if inputs and not self.dynamic and not _same(inputs, self.inputs):
             raise ValueError(
@@ -184,7 +184,7 @@ class Loop:
         """Return the model's output.
 
         Args:
-            inputs: The model's inputs; those of the loop's own batch if there are none.
+            inputs: The model's inputs; by default the loop's own batch.
             steps: Number of iterations; if ``None``, the full count of the rule, or as many as
                 the model runs.
             until: A rule that stops samples earlier. Each sample's output is that of its own last
@@ -200,9 +200,10 @@ class Loop:
             for n in range(steps):
                 state = self.step(state, context, n)
             output = self.head(state, context)
+            if not counts:
+                return output  # with a symbolic number of samples, while a program is exported
             first = pytree.tree_leaves(state)[0]
-            used = torch.full((len(first),), steps, device=first.device)
-            return (output, used) if counts else output
+            return output, torch.full((len(first),), steps, device=first.device)
         stopping = Stopping(until, steps)
         while True:
             state = self.step(state, context, stopping.n)
@@ -271,7 +272,7 @@ class Stopping:
         return rows
 
     def _with(self, rows: Tensor) -> Output:
-        """The outputs, with those of the last iteration for some samples."""
+        """The outputs, with the last iteration's for some samples."""
         if not len(rows):
             return self._output
         places = self._rows[rows]

@@ -163,7 +163,7 @@ def stop_rule(
 
     Args:
         loop: A loop, or a model, whose loop is then found.
-        inputs: The model's inputs; those of the loop's own batch if there are none.
+        inputs: The model's inputs; by default the loop's own batch.
         risk: Largest share of samples that may change.
         confidence: Probability that the risk is kept.
         y: Labels, per sample or per decision; -100 is ignored.
@@ -262,7 +262,7 @@ class Signals:
 
     @torch.no_grad()
     def begin(self, output: Output, state: State) -> Memory:
-        """Return what is remembered of the first iteration; one entry per sample."""
+        """Return the memory after the first iteration; one entry per sample."""
         memory = {}
         if "state" in self.names:
             rows = rows_of(state)
