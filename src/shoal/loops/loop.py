@@ -165,8 +165,12 @@ class Loop:
 
     def outputs(self, *inputs: Any, steps: int | None = None) -> Iterator[Output]:
         """Iterate over the outputs after 1, 2, ... iterations."""
+        return (output for _, output in self.trajectory(*inputs, steps=steps))
+
+    def trajectory(self, *inputs: Any, steps: int | None = None) -> Iterator[tuple[State, Output]]:
+        """Iterate over the states and the outputs after 1, 2, ... iterations."""
         several = self._states(inputs, self._count(steps))
-        return (self.head(state, context) for state, context in several)
+        return ((state, self.head(state, context)) for state, context in several)
 
     def _states(self, inputs: tuple[Any, ...], steps: int) -> Iterator[tuple[State, Any]]:
         state, context = self.begin(*inputs)

@@ -341,7 +341,16 @@ def record_of(
     measured, signals, lost = Signals(decisions), [], []
     with evaluating(nn.ModuleList(loop.modules)):
         for rows in torch.arange(batch_of(inputs)).split(_BLOCK):
-            found, decided = _trajectory(loop, rows_of_inputs(inputs, rows), steps, measured)
+            found, decided = [], []
+            several = loop.trajectory(*rows_of_inputs(inputs, rows), steps=steps)
+            for n, (state, output) in enumerate(several, 1):
+                if n == 1:
+                    memory = measured.begin(output, state)
+                    continue
+                decided.append(decisions(output))
+                if n < steps:
+                    memory, now = measured.update(memory, output, state)
+                    found.append(now)
             last = decided[-1]
             check_decided(decisions, last, rows)
             if y is None:
@@ -350,30 +359,11 @@ def record_of(
                 labels = decisions.labels(y[rows.to(y.device)], last)
                 right = decisions.same(last, labels)
                 changed = [(right & ~decisions.same(one, labels)).any(1) for one in decided]
-            signals.append(found.cpu())
+            signals.append(torch.stack(found, 1).cpu())
             lost.append(torch.stack(changed, 1).cpu())
     return Record(
         torch.cat(signals), torch.cat(lost), measured.names, decisions, steps, y is not None
     )
-
-
-def _trajectory(
-    loop: Loop, inputs: tuple[Any, ...], steps: int, signals: Signals
-) -> tuple[Tensor, list[Tensor]]:
-    """Signals of iterations 2 to N - 1, and decisions of iterations 2 to N."""
-    found, decided, memory = [], [], None
-    state, context = loop.begin(*inputs)
-    for n in range(1, steps + 1):
-        state = loop.step(state, context, n - 1)
-        output = loop.head(state, context)
-        if n == 1:
-            memory = signals.begin(output, state)
-            continue
-        decided.append(signals.decisions(output))
-        if n < steps:
-            memory, now = signals.update(memory, output, state)
-            found.append(now)
-    return torch.stack(found, 1), decided
 
 
 def check_decided(decisions: Decisions, last: Tensor, rows: Tensor) -> None:
