@@ -14,7 +14,7 @@ PACKAGE = "scikit-learn"
 ESTIMATORS = [
     KernelRegressor(),
     KernelClassifier(),
-    KernelRegressor(ridge="loo"),
+    KernelRegressor(ridge=0.1),
     KernelClassifier(which="ck", ridge="gcv"),
 ]
 _EQUIVALENCE = "check_sample_weight_equivalence_on_dense_data"
