@@ -7,32 +7,25 @@ Series are sums of powers, which take half of the operations, where coefficients
 it, and Chebyshev series elsewhere.
 """
 
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 import triton
 import triton.language as tl
-from numpy.polynomial.chebyshev import cheb2poly
 from torch import Tensor
 from triton.language.extra import libdevice
 
 from shoal.core.caches import cached
-from shoal.kernels.blocks import Block, Blocks, Directions, EvaluatedBlock, Pair, Some
+from shoal.kernels.blocks import Block, Blocks, Directions, EvaluatedBlock, Pair, Some, series_of
 from shoal.kernels.gpu.half_precision import SplitDirections
-from shoal.kernels.surface import Span, Surface, padded, shortened, to_unit
-from shoal.numerics import chebyshev_basis, chebyshev_nodes
+from shoal.kernels.surface import Surface, padded
 
 _SQUARE = (32, 32, 8)  # rows, columns and warps of a tile; measured, as are the following
 _COLUMNS, _WARPS = 256, 1  # of a tile that has one row
 _SPAN = 4  # such tiles that one program has, with the same coefficients
 _MIRRORED = 64  # rows and columns of a tile that is transposed
 _UNROLLED = 4  # steps of the recurrence
-_GROWTH = 4.0  # of the coefficients, up to which series are summed as powers
-_LONGER = 12  # terms of all functions of a norm that cost no more than an arc cosine
-_CUT = {torch.float64: 2e-12, torch.float32: 1e-9}  # of the diagonal, that may be left out
 
 
 class Tiles(Blocks):
@@ -92,17 +85,14 @@ class _SeriesForm(NamedTuple):
         of_angle: Whether they are in the angle; otherwise they are in the cosine.
         powers: Whether they are sums of powers; otherwise they are Chebyshev series.
         ends: The middle of the range of that variable, 2 / width, and the least and the largest
-            cosine that the surface knows.
-        falling: What Chebyshev coefficients contribute to those that are summed, the highest terms
-            first, for each function of a column's norm. shape: (rank, terms, terms)
-        groups: How many of the terms matter for each of these functions, in fours.
-        terms: How many there are.
+            cosine of the surface.
+        groups: The number of terms that matter for each function of a column's norm, in fours.
+        terms: The number of terms.
     """
 
     of_angle: bool
     powers: bool
     ends: Tensor
-    falling: Tensor
     groups: Tensor
     terms: int
 
@@ -111,62 +101,21 @@ class _SeriesForm(NamedTuple):
 def _values_form(
     surface: Surface, dtype: torch.dtype, device: torch.device
 ) -> tuple[_SeriesForm, Tensor]:
-    """The form of both kernels that is cheapest, and what functions of a row's norm contribute.
+    """The form of both kernels that is cheapest, and the coefficients of each function of a row.
 
-    The latter are coefficients of both kernels in turn. shape: (rank, rank * terms * 2)
+    The latter are of both kernels in turn, the highest terms first.
+    shape: (rank, rank * terms * 2)
     """
-    cut = _CUT[dtype] if surface.rank > 1 else _CUT[dtype] / 10  # series of one norm are better
-    core, (low, high) = _in_cosines(surface, cut), surface.angles
-    if core is None:
-        core = surface.coefficients
-        form = _form(surface, core, cut, surface.angles)
-    else:
-        form = _form(surface, core, cut, (math.cos(high), math.cos(low)))
-    series = torch.einsum("qrsk,skp->rspq", padded(core, form.terms), form.falling)
-    return _on_device(form, dtype, device), series.flatten(1).to(dtype).contiguous().to(device)
-
-
-def _in_cosines(surface: Surface, tolerance: float) -> Tensor | None:
-    """Coefficients of series in the cosines instead; ``None`` if these are much longer.
-
-    Next to 0 and π kernels are series in the angle, of which the cosine knows the square: so
-    the series must have ended well before there are no more nodes.
-    """
-    low, high = surface.angles
-    terms = surface.coefficients.shape[-1]
-    nodes = chebyshev_nodes(2 * terms + _LONGER, math.cos(high), math.cos(low)).acos()
-    basis = chebyshev_basis(to_unit(nodes, surface.angles), terms - 1)
-    found, _ = shortened(surface.coefficients @ basis, tolerance)
-    longer, ended = found.shape[-1] - terms, found.shape[-1] <= 3 * len(nodes) // 4
-    return found if ended and surface.rank * longer <= _LONGER else None
-
-
-def _form(surface: Surface, core: Tensor, cut: float, span: Span) -> _SeriesForm:
-    """The form of series in the angle or the cosine. shape: (several, rank, rank, terms)."""
-    most = surface.basis.abs().sum(1)  # of the functions of a norm
-    size = torch.einsum("r,qrsk,s->sqk", most, core.abs(), most).amax(1)
-    needed = (size.flip(1).cumsum(1).flip(1) > cut / 2 / surface.rank).sum(1)
-    groups = (needed + _UNROLLED - 1) // _UNROLLED
-    terms = _UNROLLED * max(1, int(groups.max()))  # a kernel may be zero
-    used = torch.arange(terms) < _UNROLLED * groups[:, None]
-    polynomials = [np.pad(p, (0, terms - len(p))) for p in map(cheb2poly, np.eye(terms))]
-    basis, known = torch.from_numpy(np.stack(polynomials)), padded(core, terms) * used
-    powers = bool((known @ basis).abs().sum() <= _GROWTH * known.abs().sum())
-    if not powers:
-        basis = torch.eye(terms, dtype=torch.float64)
-    ends = [sum(span) / 2, 2 / (span[1] - span[0]), *surface.cosines]
-    falling = basis.flip(1) * used[..., None]
-    numbers = torch.tensor(ends, dtype=torch.float64)
-    return _SeriesForm(span == surface.angles, powers, numbers, falling, groups.int(), terms)
-
-
-def _on_device(form: _SeriesForm, dtype: torch.dtype, device: torch.device) -> _SeriesForm:
-    """The same in a dtype of a device."""
-    return form._replace(
-        ends=form.ends.to(device, dtype),
-        falling=form.falling.to(device, dtype),
-        groups=form.groups.to(device),
+    form = series_of(surface, dtype)
+    groups = (form.lengths + _UNROLLED - 1) // _UNROLLED
+    terms = _UNROLLED * max(1, int(groups.max()))
+    series = padded(form.core, terms).flip(-1).permute(1, 2, 3, 0).flatten(1).contiguous()
+    low, high = form.span
+    ends = torch.tensor([(low + high) / 2, 2 / (high - low), *surface.cosines], dtype=torch.float64)
+    on_device = _SeriesForm(
+        form.of_angle, form.powers, ends.to(device, dtype), groups.int().to(device), terms
     )
+    return on_device, series.to(device, dtype)
 
 
 def _evaluate_series(
