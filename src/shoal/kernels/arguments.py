@@ -22,7 +22,7 @@ _WORK = 64 * 2**20  # bytes that a block takes by default on a CPU
 _WORK_ELSEWHERE = 4 * 2**30  # and on a GPU, unless that is an eighth of what is free
 
 CLOSE = 1e-4  # 1 - |cos θ| below which a product of directions has lost the angle
-_PAIRS = 4096  # pairs whose differences are formed together
+_PAIRS = 4096  # pairs whose differences are formed together, and that a CPU solves for a GPU
 
 
 class Kernels(NamedTuple):
@@ -72,10 +72,23 @@ class Inputs:
         return norm
 
     @cached_property
+    def range(self) -> tuple[float, float, bool]:
+        """The least norm above zero, the largest norm, and whether some are zero."""
+        positive = self.norm > 0
+        least = torch.where(positive, self.norm, math.inf).min()
+        low, high, all_positive = torch.stack([least, self.norm.max(), positive.all()]).tolist()
+        return low, high, not all_positive
+
+    @cached_property
     def unit(self) -> Tensor:
         """Directions in the dtype of the points. shape: (n, p)."""
         norm = self.norm.to(self.points.dtype)
         return self.points / torch.where(norm > 0, norm, 1.0)[:, None]
+
+
+def on_host(*tensors: Tensor) -> list[Tensor]:
+    """Tensors on the CPU, if they are small: a GPU would wait for each step of an equation."""
+    return [t.cpu() if t.numel() <= _PAIRS else t for t in tensors]
 
 
 def pair_angles(left: Inputs, right: Inputs, i: Tensor, j: Tensor, cosine: Tensor) -> Tensor:

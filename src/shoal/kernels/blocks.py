@@ -142,7 +142,7 @@ def _power_basis(terms: int) -> Tensor:
 
 
 class EvaluatedBlock(NamedTuple):
-    """What is known of a block that has been evaluated.
+    """The outcome of an evaluation.
 
     Attributes:
         beyond: Returns whether some cosines are outside the range of the surface.
@@ -163,7 +163,7 @@ class Blocks:
     takes_threads = True
 
     def directions(self, unit: Tensor) -> Directions:
-        """Unit vectors in the form of which cosines are made. shape: (n, p)."""
+        """Unit vectors in the form that :meth:`cosines` takes. shape: (n, p)."""
         return unit
 
     def cosines(self, left: Any, right: Any) -> Tensor:
@@ -176,9 +176,9 @@ class Blocks:
 
         Args:
             block: The block.
-            out: Where they go.
-            mirrored: Of a symmetric matrix, where the same goes transposed: a back end may write
-                what is above the diagonal there too.
+            out: The results.
+            mirrored: The transposed part of a symmetric matrix, into which a back end may write the
+                entries above the diagonal, too.
         """
         surface, rows, columns, cosine = block
         form = series_of(surface, cosine.dtype)
@@ -206,7 +206,7 @@ class Blocks:
         return EvaluatedBlock(lambda: not surface.covers(seen))
 
     def mirror(self, matrix: Tensor, rows: slice) -> None:
-        """Copy what a strip of rows of a square matrix has above the diagonal to below it."""
+        """Copy the part of a strip of rows above the diagonal to below it."""
         block = matrix[rows, rows]
         block.copy_(block.triu() + block.triu(1).T)
         matrix[rows.stop :, rows] = matrix[rows, rows.stop :].T
@@ -295,7 +295,7 @@ class Strip(NamedTuple):
 
 
 def strips(shape: tuple[int, int], step: int, *, symmetric: bool) -> Iterator[Strip]:
-    """Strips of so many rows; of a symmetric matrix what is above the diagonal, and it.
+    """Strips of so many rows; in a symmetric matrix they begin at the diagonal.
 
     Example:
         >>> [strip.shape for strip in strips((3, 3), 2, symmetric=True)]

@@ -21,10 +21,9 @@ from shoal.kernels.blocks import Block, Blocks, Directions, EvaluatedBlock, Pair
 from shoal.kernels.gpu.half_precision import SplitDirections
 from shoal.kernels.surface import Surface, padded
 
-_SQUARE = (32, 32, 8)  # rows, columns and warps of a tile; measured, as are the following
-_COLUMNS, _WARPS = 256, 1  # of a tile that has one row
-_SPAN = 4  # such tiles that one program has, with the same coefficients
-_MIRRORED = 64  # rows and columns of a tile that is transposed
+# measured on an H200
+_SQUARE = (32, 32, 8)  # rows, columns and warps of a tile
+_COLUMNS, _SPAN = 256, 4  # columns of a tile with one row, and such tiles of a program
 _UNROLLED = 4  # steps of the recurrence
 
 
@@ -59,7 +58,7 @@ class Tiles(Blocks):
         return EvaluatedBlock(_on_host(beyond), mirrored=mirrored is not None)
 
     def mirror(self, matrix: Tensor, rows: slice) -> None:
-        """Copy what a strip of rows of a square matrix has above the diagonal to below it."""
+        """Copy the part of a strip of rows above the diagonal to below it."""
         if matrix.stride(1) == 1:
             _mirror_tiles(matrix, rows)
         else:
@@ -67,7 +66,7 @@ class Tiles(Blocks):
 
 
 def _on_host(flag: Tensor) -> Callable[[], bool]:
-    """A number on its way to the host, and what waits for it."""
+    """Start to copy a number to the host, and return a function that waits for it."""
     number = torch.empty(1, dtype=flag.dtype, pin_memory=True).copy_(flag, non_blocking=True)
     arrived = torch.cuda.current_stream(flag.device).record_event()
 
@@ -129,12 +128,12 @@ def _evaluate_series(
     """Write both kernels of a block where norms are but factors.
 
     Args:
-        form: How series are summed.
-        series: Those of both kernels in turn. shape: (1, terms * 2)
+        form: The form of the series.
+        series: Series of both kernels in turn. shape: (1, terms * 2)
         block: The block; of a symmetric matrix it begins at the diagonal.
-        out: Where the results go; their rows are contiguous.
-        mirrored: Where those above the diagonal go too, transposed; those below it go nowhere then.
-        beyond: A number that becomes one if some cosine is beyond those that the surface knows.
+        out: The results; their rows are contiguous.
+        mirrored: Transposed results above the diagonal; those below it are not written then.
+        beyond: Set to one if some cosine is out of the range of the surface.
     """
     cosine = block.cosine
     count, size = cosine.shape
@@ -273,15 +272,10 @@ def _series_tile(
 def _evaluate_rows(
     form: _SeriesForm, series: Tensor, block: Block, out: Pair, beyond: Tensor
 ) -> None:
-    """Write both kernels of a block whose rows have series of their own.
+    """Write both kernels of a block with one series for each row; see :func:`_evaluate_series`.
 
-    Args:
-        form: How series are summed.
-        series: Those of the rows, for each function of a column's norm, of both kernels in turn.
-            shape: (n, rank * terms * 2)
-        block: The block.
-        out: Where the results go; their rows are contiguous.
-        beyond: A number that becomes one if some cosine is beyond those that the surface knows.
+    The series are of both kernels in turn, for each function of a column's norm.
+    shape: (n, rank * terms * 2)
     """
     rows, columns, cosine = block.rows, block.columns, block.cosine
     count, size = cosine.shape
@@ -316,7 +310,7 @@ def _evaluate_rows(
             columns=_COLUMNS,
             span=_SPAN,
             unrolled=_UNROLLED,
-            num_warps=_WARPS,
+            num_warps=1,
         )
 
 
@@ -377,19 +371,11 @@ def _row_tile(
 
 
 def _mirror_tiles(matrix: Tensor, rows: slice) -> None:
-    """Copy what a strip of rows has above the diagonal to below it.
-
-    Args:
-        matrix: A square matrix whose columns are contiguous. shape: (n, n)
-        rows: The strip.
-    """
-    size = len(matrix)
-    tiles = (
-        triton.cdiv(size - rows.start, _MIRRORED),
-        triton.cdiv(rows.stop - rows.start, _MIRRORED),
-    )
+    """Copy the part of a strip above the diagonal to below it; columns are contiguous."""
+    size, side = len(matrix), 64
+    tiles = triton.cdiv(size - rows.start, side), triton.cdiv(rows.stop - rows.start, side)
     with torch.cuda.device(matrix.device):
-        _mirror[tiles](matrix, rows.start, rows.stop, size, matrix.stride(0), side=_MIRRORED)
+        _mirror[tiles](matrix, rows.start, rows.stop, size, matrix.stride(0), side=side)
 
 
 @triton.jit(do_not_specialize=["start", "stop", "size", "stride"])
