@@ -32,7 +32,6 @@ Some = tuple[Tensor | None, ...]  # of both or of one of them
 _TILE = (64, 2048)  # rows and columns whose work space stays in the cache of a core
 _LONGER = 12  # terms of all functions of a norm that cost no more than an arc cosine
 _GROWTH = 4.0  # of the coefficients, up to which series are summed as powers
-_ROUNDS = 8  # in which strips of a symmetric matrix, which get smaller, are assigned, at least
 
 
 class Directions(Protocol):
@@ -310,7 +309,7 @@ def strips(shape: tuple[int, int], step: int, *, symmetric: bool) -> Iterator[St
 
 def rows_per_process(rows: int, num_processes: int, *, symmetric: bool) -> int:
     """Most rows of a strip with which all of so many processes get about as many entries."""
-    parts = num_processes * (_ROUNDS if symmetric else 1)
+    parts = num_processes * (8 if symmetric else 1)  # strips get smaller
     return rows if num_processes == 1 else max(1, math.ceil(rows / parts))
 
 

@@ -1,4 +1,4 @@
-"""How a kernel matrix is computed: which surface, and what the rows and columns contribute."""
+"""How a kernel matrix is computed: its surface, and the features of rows and columns."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from shoal.core.exceptions import AccuracyError
 from shoal.core.threads import one_behind, side_by_side
-from shoal.kernels.arguments import Inputs, Kernels, on_host, pair_angles, work_space
+from shoal.kernels.arguments import PAIRS, Inputs, Kernels, on_host, pair_angles, work_space
 from shoal.kernels.blocks import (
     Block,
     Blocks,
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 FEW_PAIRS = 256  # pairs that are cheaper one by one when derivatives are wanted, ...
 _FEW_PAIRS = 4095  # ... and when they are not: those of 90 inputs, fewer than a surface needs
-_PAIRS = 4096  # whose scalar equations are solved together at least
 _STRIPS = 16  # of a symmetric matrix on a CPU, at least (twice as many of a large one on a GPU)
 _LEAST_STRIP = 128  # rows with which products are as fast as with more
 _LEAST_ENTRIES = 1 << 24  # of a strip on a GPU, which has less to do than the host otherwise
@@ -145,7 +144,7 @@ class Plan:
                 step = min(step, max(_LEAST_ENTRIES // size, size // (2 * _STRIPS), _LEAST_STRIP))
             step = 1 << (step.bit_length() - 1)
         if self.surface is None:  # pairs share series of the duals, which take more memory
-            step = max(step, _PAIRS // size)
+            step = max(step, PAIRS // size)
         return strips((len(self.left), size), step, symmetric=self.symmetric)
 
     def rounded(self, kernel: int) -> "RoundedProducts | None":

@@ -17,7 +17,7 @@ largest change is negligible in float32.
 $$\Lambda_l = v_l P(\Sigma_{l-1}) + \beta_l, \quad \Sigma_l = k_l^2 D(\Lambda_l), \quad
 \Theta_l = k_l^2 \dot D(\Lambda_l) \circ (v_l P(\Theta_{l-1}) + w_l P(\Sigma_{l-1}) + w'_l),$$
 
-so that no layer has to be kept. What is read for each layer are the variances of both images.
+so that no layer has to be kept. Each layer reads the variances of both images.
 """
 
 from contextlib import nullcontext

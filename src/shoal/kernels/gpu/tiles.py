@@ -183,7 +183,7 @@ def _place(c, ends, of_angle: tl.constexpr):
 
 @triton.jit
 def _tell(beyond, c, ends, inside):
-    """Note that a cosine is beyond those of the surface, if one is."""
+    """Set a flag if a cosine is out of the range of the surface."""
     strange = inside & ((c < tl.load(ends + 2)) | (c > tl.load(ends + 3)))
     tl.store(beyond + tl.zeros_like(c).to(tl.int32), tl.full(c.shape, 1, tl.int32), mask=strange)
 
