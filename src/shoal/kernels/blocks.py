@@ -180,26 +180,25 @@ class Blocks:
                 entries above the diagonal, too.
         """
         surface, rows, columns, cosine = block
-        form = series_of(surface, cosine.dtype)
-        low, high = form.span
-        core, alone = form.core.to(cosine), form.powers and surface.rank == 1
-        left, right = rows.scaled, columns.scaled.mT.contiguous()
-        series = torch.einsum("qnr,qrsk->qkns", left, core) if not alone else core[:, 0, 0]
+        form = series_of(surface, cosine.dtype) if surface.rank == 1 else None  # else no faster
+        of_angle, powers, (low, high), core = (
+            (True, False, surface.angles, surface.coefficients) if form is None else form[:4]
+        )
+        core, left, right = core.to(cosine), rows.scaled, columns.scaled.mT.contiguous()
+        series = core[:, 0, 0] if powers else torch.einsum("qnr,qrsk->qkns", left, core)
         for i, j in _tiles(cosine):
             place = cosine[i, j]
-            if form.of_angle:
+            if of_angle:
                 place = place.clamp(-1.0, 1.0).acos_()
             place = (place - (low + high) / 2).mul_(2 / (high - low)).clamp_(-1.0, 1.0)
             for q, matrix in enumerate(out):
                 if matrix is None:
                     continue
-                if alone:
+                if powers:
                     total = _horner(series[q], place).mul_(left[q, i])
                     torch.mul(total, right[q, :, j], out=matrix[i, j])
                 else:
-                    _clenshaw(
-                        series[q][:, i], right[q][:, j], place, matrix[i, j], powers=form.powers
-                    )
+                    _clenshaw(series[q][:, i], right[q][:, j], place, matrix[i, j])
         least, most = torch.aminmax(cosine)
         seen = float(least), float(most)
         return EvaluatedBlock(lambda: not surface.covers(seen))
@@ -250,26 +249,21 @@ def _horner(coefficients: Tensor, place: Tensor) -> Tensor:
     return total
 
 
-def _clenshaw(rows: Tensor, columns: Tensor, place: Tensor, out: Tensor, *, powers: bool) -> None:
-    """Write a series whose coefficients are products of thin matrices.
+def _clenshaw(rows: Tensor, columns: Tensor, place: Tensor, out: Tensor) -> None:
+    """Write a Chebyshev series whose coefficients are products of thin matrices.
 
     Args:
         rows: Their left factors. shape: (terms, n, rank)
         columns: Their right factor. shape: (rank, m)
         place: The places in [-1, 1]. shape: (n, m)
         out: The sums. shape: (n, m)
-        powers: Whether it is a sum of powers; otherwise it is a Chebyshev series.
     """
-    total, before = torch.zeros_like(place), torch.zeros_like(place)
+    last, before = torch.zeros_like(place), torch.zeros_like(place)
     for factor in reversed(rows[1:].unbind()):
-        if powers:
-            total.addmm_(factor, columns).mul_(place)
-        else:
-            before.addmm_(factor, columns, beta=-1).addcmul_(place, total, value=2)
-            total, before = before, total
-    torch.addmm(total if powers else before, rows[0], columns, beta=1 if powers else -1, out=out)
-    if not powers:
-        out.addcmul_(place, total)
+        before.addmm_(factor, columns, beta=-1).addcmul_(place, last, value=2)
+        last, before = before, last
+    torch.addmm(before, rows[0], columns, beta=-1, out=out)
+    out.addcmul_(place, last)
 
 
 class Strip(NamedTuple):
