@@ -18,11 +18,11 @@ NETWORKS = {
 
 @table
 def slopes(*names: str) -> Iterator[Row]:
-    """Slopes of errors against the width, kernel by kernel, and whether they are −1/2."""
-    yield "experiment", "kernel", "slope", "holds −1/2"
+    """Slopes of errors against the width, and whether their intervals contain −1/2."""
+    yield "experiment", "kernel", "slope", "contains −1/2"
     for name in names:
         found = summary(name)
-        for key in (key for key in found if key.endswith("_slope")):
+        for key in ("ck_slope", "ntk_slope"):
             holds = found[f"{key}_low"] <= -0.5 <= found[f"{key}_high"]
             kernel = key.removesuffix("_slope").replace("_", ", ")
             experiment = f"`{name.replace('-', ' ', 1)}`"
@@ -53,7 +53,7 @@ def training(dataset: str) -> Iterator[Row]:
         "width 8192",
         *(f"step {step}" for step in steps),
         "largest gap to the DEQ",
-        "to its own infinite width",
+        "gap to infinite width",
     )
     for activation in ("ReLU", "Tanh"):
         for network, title in NETWORKS.items():
@@ -105,16 +105,17 @@ def recovery() -> Iterator[Row]:
     found = summary("shoal-recovery")
     keys = ("coverage", "length", "error")
     scales = {"known": "scale known", "free": "scale free"}
-    yield "", "n", "functions of", *(f"{w}, {s}" for s in scales.values() for w in keys)
+    yield "process", "n", *(f"{w}, {s}" for s in scales.values() for w in keys)
     cases = dict.fromkeys(key.rsplit("_", 2)[0] for key in found if key.endswith("_coverage"))
     for case in cases:
         name, samples, source = case.split("_")
+        if source != "process":
+            continue
         cells = []
         for scale in scales:
             coverage, length, error = (found[f"{case}_{scale}_{key}"] for key in keys)
             cells += [f"{100 * coverage:.0f}%", f"{length:.2f}", f"{error:.2f}"]
-        words = {"relu": "ReLU", "erf": "Erf"}[name]
-        yield words, samples, {"process": "the process", "network": "networks"}[source], *cells
+        yield {"relu": "ReLU", "erf": "Erf"}[name], samples, *cells
 
 
 @table

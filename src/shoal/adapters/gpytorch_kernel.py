@@ -22,7 +22,7 @@ try:
     from gpytorch.priors import Prior
 except ImportError as error:
     raise ImportError(
-        "GPyTorchKernel needs GPyTorch, which is not installed: pip install 'shoal[gpytorch]'"
+        "GPyTorchKernel needs GPyTorch, which is not installed: pip install 'shoal-deq[gpytorch]'"
     ) from error
 
 

@@ -34,7 +34,7 @@ try:
 except ImportError as error:
     raise ImportError(
         "KernelRegressor and KernelClassifier need scikit-learn, which is not installed: "
-        "pip install 'shoal[sklearn]'"
+        "pip install 'shoal-deq[sklearn]'"
     ) from error
 
 Array = NDArray[Any]

@@ -20,7 +20,7 @@ try:
     from sklearn.gaussian_process.kernels import Hyperparameter, Kernel
 except ImportError as error:
     raise ImportError(
-        "SklearnKernel needs scikit-learn, which is not installed: pip install 'shoal[sklearn]'"
+        "SklearnKernel needs scikit-learn, which is not installed: pip install 'shoal-deq[sklearn]'"
     ) from error
 
 Array = NDArray[np.float64]

@@ -1,7 +1,7 @@
 """Work that several processes share.
 
 Every process makes the same calls with the same numbers. Before they exchange anything they compare
-their arguments and errors, so that what fails in one of them fails in all.
+their arguments and errors, so that a failure in one process is raised in all.
 """
 
 import atexit
@@ -221,7 +221,7 @@ def processes(group: Group = "auto") -> Processes:
         raise TypeError(f"process_group must be a group of processes, got {shown(group)}")
     rank, size = torch.distributed.get_rank(group), torch.distributed.get_world_size(group)
     if rank < 0:
-        raise ValueError("process_group must be a group of which this process is a member")
+        raise ValueError("process_group must have this process as a member")
     if size == 1:
         return ALONE
     return Processes("auto" if group is torch.distributed.group.WORLD else group, rank, size)
@@ -232,7 +232,7 @@ def _default_group() -> "ProcessGroup | None":
         several = all(name in os.environ for name in _LAUNCHED) and os.environ["WORLD_SIZE"] != "1"
         if not several:
             return None
-        # NCCL is for tensors on GPUs of which each process has its own
+        # NCCL requires one GPU for each process
         enough = torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         nccl = enough and torch.distributed.is_nccl_available()
         try:

@@ -299,7 +299,7 @@ def _export_program(one: Measured, inputs: tuple[Any, ...], target: Path) -> Non
     missing = [package for package in ("onnx", "onnxscript") if find_spec(package) is None]
     if missing:
         raise ImportError(
-            f"export to ONNX needs {' and '.join(missing)}: pip install 'shoal[onnx]'"
+            f"export to ONNX needs {' and '.join(missing)}: pip install 'shoal-deq[onnx]'"
         )
     samples = torch.export.Dim("samples")
     few = tuple(t[:3] if isinstance(t, Tensor) else t for t in inputs)

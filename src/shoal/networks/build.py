@@ -145,14 +145,12 @@ def build(
 def check_spec(
     architecture: Architecture,
     *,
-    in_features: int,
-    width: int,
-    out_features: int,
     weights: str,
-    readout_scale: float,
     trainable: Iterable[str] | None,
     pixel_axes: int | None,
-    pixels: Sequence[int] | None = None,
+    pixels: Sequence[int] | None,
+    readout_scale: float,
+    **sizes: int,
 ) -> NetworkSpec[Any]:
     """The description of a network, checked."""
     if not isinstance(architecture, Architecture):
@@ -160,14 +158,12 @@ def check_spec(
     axes, sides = _check_pixels(architecture, pixel_axes, pixels)
     spec = NetworkSpec(
         architecture=architecture,
-        in_features=checks.size("in_features", in_features),
-        width=checks.size("width", width),
-        out_features=checks.size("out_features", out_features),
         weights=_check_law(architecture, weights),
         readout_scale=checks.real("readout_scale", readout_scale),
         trainable=chosen_groups(architecture, trainable),
         pixel_axes=axes,
         pixels=sides,
+        **{name: checks.size(name, value) for name, value in sizes.items()},
     )
     _network_class(architecture)  # refuses architectures without networks
     return spec

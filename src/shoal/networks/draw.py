@@ -14,13 +14,13 @@ MATRIX_LAWS = ("orthogonal", "symmetric")
 
 
 def check_law(value: str) -> Law:
-    """Return ``value`` if it is a law that weights can have, or list them."""
+    """Return ``value`` if it is a law of weights, or raise an error that lists them."""
     one_of("weights", value, ENTRY_LAWS + MATRIX_LAWS)
     return cast("Law", value)
 
 
 def law_of_entries(law: Law) -> Law:
-    """The law of all other weights, whose entries are independent."""
+    """The law of the other weights, with independent entries."""
     return "gaussian" if law in MATRIX_LAWS else law
 
 
@@ -41,7 +41,7 @@ class Source:
 
     def draw(self, law: Law, *shape: int, scale: float = 1.0) -> Tensor:
         """The next weights, times ``scale``; square ones if the law is one of matrices."""
-        if self._device.type == "meta":  # shapes alone are wanted
+        if self._device.type == "meta":  # for shapes alone
             return torch.empty(shape, dtype=self._dtype, device="meta")
         room("width (or another size)", *shape)
         generator, dtype = self._generator, torch.float64

@@ -15,6 +15,7 @@ from shoal.core.checks import float_tensor
 from shoal.core.torch_compat import full_precision, uncompiled
 from shoal.equilibrium import Equilibrium, Gradient, Solution, Solver
 from shoal.equilibrium.problem import FunctionProblem
+from shoal.equilibrium.recording import Recorder
 from shoal.equilibrium.state import State, StateLayout
 from shoal.networks.gain import (
     ConvolutionNorm,
@@ -49,6 +50,10 @@ class RecurrentEquilibrium(Equilibrium):
 
     cell: RecurrentCell
 
+    def __init__(self, cell: RecurrentCell, **solving: Any) -> None:
+        super().__init__(cell, **solving)
+        self.recorder = Recorder(confirmed=False)  # the cell is a function of tensors alone
+
     def problem(self, z0: State, *inputs: Any, **named: Any) -> tuple[FunctionProblem, Tensor]:
         """The equation of a state and inputs, as solvers see it, and where to start."""
         if torch.compiler.is_exporting():
@@ -59,14 +64,15 @@ class RecurrentEquilibrium(Equilibrium):
             )
         layout = StateLayout.of(z0)
         problem = FunctionProblem(self.cell, layout, (*inputs, *named.values()), separable=True)
+        problem.recorder = self.recorder
         return problem, layout.rows(z0)
 
 
 class EquilibriumNetwork(Network[A], Generic[A]):
     r"""A network whose features are an equilibrium.
 
-    That is $Z = \varphi(s Z W^\top + U)$ for one recurrent layer; the output of the last one for
-    several, the first of which sees $Z$.
+    For one recurrent layer it is $Z = \varphi(s Z W^\top + U)$. For several, the first layer sees
+    $Z$, and $Z$ is the output of the last.
 
     Attributes:
         equilibrium: The layer that solves, with its options, the last solution and a log.
@@ -92,7 +98,7 @@ class EquilibriumNetwork(Network[A], Generic[A]):
         """$U$, the term of the inputs in the first recurrent layer."""
 
     def injections(self, x: Tensor) -> tuple[Tensor, ...]:
-        """The terms from outside in all recurrent layers."""
+        """The terms of inputs and biases in all recurrent layers."""
         return (self.inject(x),)
 
     @property
@@ -102,12 +108,12 @@ class EquilibriumNetwork(Network[A], Generic[A]):
 
     @property
     def last_solve(self) -> Solution | None:
-        """The outcome of the last forward pass; its value is $Z$."""
+        """The solution of the last forward pass; its value is $Z$."""
         return self.equilibrium.solution
 
     @property
     def last_adjoint(self) -> Solution | None:
-        """The outcome of the last backward pass's solve."""
+        """The solution of the last backward pass."""
         return self.equilibrium.log.backward
 
     def forget(self) -> None:
@@ -132,7 +138,7 @@ class EquilibriumNetwork(Network[A], Generic[A]):
     def _start(
         self, injections: tuple[Tensor, ...]
     ) -> tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """A start for some injections, these in the dtype of the weights, and the weights."""
+        """A start, the injections in the dtype of the weights, and the weights."""
         weights = tuple(weight for _, weight in self.recurrent_layers)
         into = tuple(one.to(weights[0].dtype) for one in injections)
         with torch.no_grad():
@@ -152,15 +158,14 @@ class EquilibriumNetwork(Network[A], Generic[A]):
             ConvergenceError: If a sample does not converge and the network was built with
                 ``on_failure="raise"``.
         """
-        apart = exact(self, silent=True)  # which leaves last_solve alone
+        view, scale = exact(self, silent=True), self.feature_scale  # last_solve stays
         with torch.no_grad():
-            apart.features(x)
-        found: Solution = apart.last_solve
-        scale = self.feature_scale
-        return replace(found, value=found.value * scale, residual=found.residual * scale)
+            view.features(x)
+        solution: Solution = view.last_solve
+        return replace(solution, value=solution.value * scale, residual=solution.residual * scale)
 
     def problem_at(self, z: Tensor, x: Tensor) -> tuple[FunctionProblem, Tensor]:
-        """The equation of the recurrent layers near an equilibrium $z$, and that as rows."""
+        """The equation of the recurrent layers near an equilibrium $z$, and $z$ as rows."""
         start, *others = self._start(self.injections(self.check_input(x)))
         z = float_tensor("z", z)
         if z.shape != start.shape:
@@ -168,7 +173,7 @@ class EquilibriumNetwork(Network[A], Generic[A]):
         return self.equilibrium.problem_at(z.to(start.dtype) / self.feature_scale, *others)
 
     def well_posedness(self, *, tightness: float = 1e-3) -> WellPosedness:
-        """Say whether the loop of recurrent layers is a contraction, with certified bounds.
+        """Report whether the loop of recurrent layers is a contraction, with certified bounds.
 
         Args:
             tightness: Largest relative excess of the upper bound of the weights' norm.
@@ -180,8 +185,7 @@ class EquilibriumNetwork(Network[A], Generic[A]):
             >>> net.well_posedness().contraction
             True
         """
-        weights = [weight for _, weight in self.recurrent_layers]
-        return well_posedness(self.gain_bound(), weights, self.architecture, tightness)
+        return well_posedness(self.gain_bound(), self.architecture, tightness)
 
     def gain_bound(self) -> GainBound:
         """A bound of the gain of the recurrent layers that follows changes of their weights."""
@@ -190,7 +194,9 @@ class EquilibriumNetwork(Network[A], Generic[A]):
         if axes := self.spec.pixel_axes:
             positions = self.recurrent_layers[0][1].shape[2] ** axes
             norm = ConvolutionNorm(layers[0].padding, positions, self.spec.pixels)
-        return GainBound([*map(gain_factor, layers)], [norm] * len(layers))
+        return GainBound(
+            [*map(gain_factor, layers)], norm, lambda: [w for _, w in self.recurrent_layers]
+        )
 
 
 class LoopNetwork(LayeredNetwork[A], EquilibriumNetwork[A], Generic[A]):
@@ -223,14 +229,15 @@ class LoopNetwork(LayeredNetwork[A], EquilibriumNetwork[A], Generic[A]):
         r"""$U = \sigma_b x B^\top + b$, the input of the first layer besides the features."""
         injection = self.layers.injection
         assert injection is not None
-        found = self._linear(x, self._weight(injection.group)).mul(self.scales[injection.group])
-        return self._with_bias(self.layers.cells[0], found)
+        group = injection.group
+        term = self._linear(x, self._weight(group)).mul(self.scales[group])
+        return self._with_bias(self.layers.cells[0], term)
 
     def injections(self, x: Tensor) -> tuple[Tensor, ...]:
-        """The terms from outside in all layers: the inputs, and biases."""
+        """The terms of inputs and biases in all layers."""
         first = self.inject(x)
-        nothing = first.new_zeros(()).expand_as(first)
-        others = (self._with_bias(cell, nothing) for cell in self.layers.cells[1:])
+        zeros = first.new_zeros(()).expand_as(first)
+        others = (self._with_bias(cell, zeros) for cell in self.layers.cells[1:])
         return first, *others
 
     def _read(self, z: Tensor, injections: tuple[Tensor, ...]) -> Tensor:  # noqa: ARG002

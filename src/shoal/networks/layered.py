@@ -1,4 +1,4 @@
-"""Networks of cells, of vectors or images: their weights, how these act, and chains of cells."""
+"""Networks of cells, of vectors or images: their weights and their action; chains of cells."""
 
 import math
 from collections.abc import Mapping
@@ -64,7 +64,7 @@ class LayeredNetwork(Network[A], Generic[A]):
         return weights
 
     def check_input(self, x: Tensor, name: str = "x") -> Tensor:
-        """Return the inputs if they fit the network, or say why not."""
+        """Return inputs that fit the network, or raise."""
         x = super().check_input(x, name)
         if isinstance(self.architecture, ImageArchitecture):
             self.architecture.check_pixels(name, tuple(x.shape))

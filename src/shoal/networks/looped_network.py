@@ -43,7 +43,7 @@ class LoopedModule(Network[LoopedNetwork]):
         return self._pass(x, x.new_zeros(shape).requires_grad_())
 
     def _pass(self, x: Tensor, terms: Tensor | float) -> Trace:
-        """All iterations; ``terms`` are added to what the recurrent weights make, in each."""
+        """All iterations; ``terms`` are added to the product of the recurrent weights in each."""
         loop, root = self.architecture, math.sqrt(self.spec.width)
         embedding = math.sqrt(loop.input_variance) * torch.mm(x, self._weight("input").t())
         if loop.bias_variance:
@@ -76,7 +76,7 @@ class LoopedModule(Network[LoopedNetwork]):
         return state * square.clamp(min=torch.finfo(state.dtype).tiny).rsqrt()  # zero stays zero
 
     def _inputs(self, seen: list[Tensor]) -> Tensor:
-        """What the recurrent weights see in each iteration; if untied, each has places of its own.
+        """The inputs of the recurrent weights in each iteration; untied ones are block by block.
 
         shape: (samples, iterations, size)
         """

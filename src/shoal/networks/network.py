@@ -49,7 +49,7 @@ class LinearMap(NamedTuple):
 
     Attributes:
         input: $h$, of shape (samples, pixels, size).
-        output: $y$ or a sum that it is a term of, as autograd knows it; (samples, units, ...).
+        output: $y$, or a sum with the term $y$, in autograd's graph; (samples, units, ...).
         scale: $s$.
     """
 
@@ -59,12 +59,12 @@ class LinearMap(NamedTuple):
 
     @classmethod
     def of_bias(cls, output: Tensor, scale: float) -> "LinearMap":
-        """The action of biases: on ones, at each pixel if there are any."""
+        """The action of biases on ones, at each pixel if there are any."""
         return cls(output.new_ones(len(output), output[0, 0].numel(), 1), output, scale)
 
 
 class Trace(NamedTuple):
-    """A pass through a network, with everything that its kernels need.
+    """The quantities of a pass through a network that its kernels require.
 
     Attributes:
         output: The output of the network; shape (samples, outputs).
@@ -116,7 +116,7 @@ class Network(Module, ABC, Generic[A]):
         return dict(self.named_parameters())
 
     def _weight(self, group: str) -> Tensor:
-        """The weights of a group, also where they are made of other parameters."""
+        """The weights of a group, also under a parametrization."""
         found: Tensor = getattr(self, group)
         return found
 
@@ -133,9 +133,9 @@ class Network(Module, ABC, Generic[A]):
         """A pass that keeps the inputs and outputs of all groups of weights."""
 
     def check_input(self, x: Tensor, name: str = "x") -> Tensor:
-        """Return the inputs, perhaps none, if they fit the network, or say why not."""
+        """Return inputs that fit the network, perhaps of no sample, or raise."""
         if torch.compiler.is_compiling() or (isinstance(x, Tensor) and is_wrapped(x)):
-            return x  # values are not known
+            return x  # without known values
         empty = isinstance(x, Tensor) and x.shape[:1] == (0,)
         x = known_tensor(name, x) if empty else float_tensor(name, x)
         shape = "(samples, in_features" + ", pixels" * self.spec.pixel_axes + ")"
@@ -144,7 +144,7 @@ class Network(Module, ABC, Generic[A]):
                 f"{name} must have shape {shape} with in_features = {self.spec.in_features}, "
                 f"got {tuple(x.shape)}"
             )
-        weight = self.readout  # which replicas of a module have too
+        weight = self.readout  # also present in replicas of a module
         if (x.dtype, x.device) != (weight.dtype, weight.device):
             raise TypeError(
                 f"{name} must have the network's dtype and device, {weight.dtype} on "
@@ -163,7 +163,7 @@ class Network(Module, ABC, Generic[A]):
 
 
 def chosen_groups(architecture: Architecture, trainable: Iterable[str] | None) -> frozenset[str]:
-    """The groups that an argument names; a fixed readout only if it is named or all are meant."""
+    """The groups of an argument; a fixed readout only by its name or with ``"all"``."""
     if trainable == "all":
         return frozenset(architecture.parameter_groups) | {"readout"}
     if trainable is None or isinstance(trainable, str) or not isinstance(trainable, Iterable):

@@ -1,4 +1,4 @@
-"""Records of a training run, and pictures of them."""
+"""Records of a training run, and their figures."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -37,8 +37,7 @@ class Records:
             not known, or if another method than gradient descent moves the weights.
         initial_eigenvalue: $\lambda_0$: given by the user, or the least eigenvalue of the Gram
             matrix at the start.
-        gram_group: The group whose share of the NTK the Gram matrix is; for other modules their
-            parameters.
+        gram_group: The group of weights of the Gram matrix; for other modules their parameters.
         monitor_steps: The steps at which everything was measured.
         monitors: The numbers measured there. ``"gain"``, the gain $sL\|W\|$ of the recurrent layer
             ($\|W\|$ in Ling 2023, $\tilde\gamma\|A\|$ in Gao 2022), and ``"gain_upper"``, a
@@ -67,11 +66,11 @@ class Records:
 
     @property
     def title(self) -> str:
-        """The title of the picture."""
+        """The title of the figure."""
         return "loss"
 
     def _course(self) -> str:
-        """How the loss fell, and which promises were broken."""
+        """The first and the last loss, and the broken promises."""
         broken = ", ".join(f"{n} at step {k}" for n, k in self.violations.items())
         losses = self.losses.tolist()
         course = f"loss {losses[0]:.4g} → {losses[-1]:.4g}" if losses else "no loss was found"
@@ -129,7 +128,7 @@ class TrainingRun(Records):
 
     @property
     def title(self) -> str:
-        """The title of the picture."""
+        """The title of the figure."""
         return f"loss, {self.status}"
 
     def __repr__(self) -> str:
@@ -150,11 +149,11 @@ class TrainingError(ConvergenceError):
 
 
 def _draw(axes: Axes, run: Records, name: str) -> None:
-    """A number against steps, with its bound where that is promised."""
+    """Draw a quantity against steps, with its bound where it is promised."""
     from matplotlib.ticker import MaxNLocator
 
     steps, bounds, broken = run.monitor_steps, run.bounds, {name}
-    title, apart = _PANELS.get(name, run.title), 100.0  # a log scale for values so far apart
+    title, apart = _PANELS.get(name, run.title), 100.0  # the ratio from which the scale is log
     if name == "loss":
         steps, apart = run.loss_steps, 1.0
         bounds = {} if run.loss_bound is None else {"loss": run.loss_bound}
