@@ -30,6 +30,7 @@ Pair = tuple[Tensor, Tensor]  # of the CK and the NTK
 Some = tuple[Tensor | None, ...]  # of both or of one of them
 
 _TILE = (64, 2048)  # rows and columns whose work space stays in the cache of a core
+_SMALL = 0.5  # angles from 0 and π, up to which series in the cosine are long
 _LONGER = 12  # terms of all functions of a norm that cost no more than an arc cosine
 _GROWTH = 4.0  # of the coefficients, up to which series are summed as powers
 
@@ -117,18 +118,18 @@ def series_of(surface: Surface, dtype: torch.dtype) -> Series:
 
 
 def _in_cosines(surface: Surface, tolerance: float) -> Tensor | None:
-    """Coefficients of series in the cosines instead; ``None`` if these are much longer.
+    """Coefficients of series in the cosines instead; ``None`` if these are longer.
 
-    Next to 0 and π kernels are series in the angle, and the cosine depends on its square: so the
-    series must have ended well before there are no more nodes.
+    Next to 0 and π kernels are series in the angle, and the cosine depends on its square.
     """
     low, high = surface.angles
+    if low < _SMALL or high > math.pi - _SMALL:
+        return None
     terms = surface.coefficients.shape[-1]
     nodes = chebyshev_nodes(2 * terms + _LONGER, math.cos(high), math.cos(low)).acos()
     basis = chebyshev_basis(to_unit(nodes, surface.angles), terms - 1)
     found, _ = shortened(surface.coefficients @ basis, tolerance)
-    longer, ended = found.shape[-1] - terms, found.shape[-1] <= 3 * len(nodes) // 4
-    return found if ended and surface.rank * longer <= _LONGER else None
+    return found if surface.rank * (found.shape[-1] - terms) <= _LONGER else None
 
 
 @cached
@@ -180,25 +181,25 @@ class Blocks:
                 entries above the diagonal, too.
         """
         surface, rows, columns, cosine = block
-        form = series_of(surface, cosine.dtype) if surface.rank == 1 else None  # else no faster
-        of_angle, powers, (low, high), core = (
-            (True, False, surface.angles, surface.coefficients) if form is None else form[:4]
-        )
-        core, left, right = core.to(cosine), rows.scaled, columns.scaled.mT.contiguous()
-        series = core[:, 0, 0] if powers else torch.einsum("qnr,qrsk->qkns", left, core)
+        form = series_of(surface, cosine.dtype)
+        (low, high), core = form.span, form.core.to(cosine)
+        left, right = rows.scaled, columns.scaled.mT.contiguous()
+        alone = form.powers and surface.rank == 1
+        series = core[:, 0, 0] if alone else torch.einsum("qnr,qrsk->qkns", left, core)
         for i, j in _tiles(cosine):
             place = cosine[i, j]
-            if of_angle:
+            if form.of_angle:
                 place = place.clamp(-1.0, 1.0).acos_()
             place = (place - (low + high) / 2).mul_(2 / (high - low)).clamp_(-1.0, 1.0)
             for q, matrix in enumerate(out):
                 if matrix is None:
                     continue
-                if powers:
+                if alone:
                     total = _horner(series[q], place).mul_(left[q, i])
                     torch.mul(total, right[q, :, j], out=matrix[i, j])
                 else:
-                    _clenshaw(series[q][:, i], right[q][:, j], place, matrix[i, j])
+                    factors = series[q][:, i], right[q][:, j]
+                    (_powers if form.powers else _clenshaw)(*factors, place, matrix[i, j])
         least, most = torch.aminmax(cosine)
         seen = float(least), float(most)
         return EvaluatedBlock(lambda: not surface.covers(seen))
@@ -264,6 +265,14 @@ def _clenshaw(rows: Tensor, columns: Tensor, place: Tensor, out: Tensor) -> None
         last, before = before, last
     torch.addmm(before, rows[0], columns, beta=-1, out=out)
     out.addcmul_(place, last)
+
+
+def _powers(rows: Tensor, columns: Tensor, place: Tensor, out: Tensor) -> None:
+    """Write a sum of powers, like :func:`_clenshaw`."""
+    total = torch.zeros_like(place)
+    for factor in reversed(rows[1:].unbind()):
+        total.addmm_(factor, columns).mul_(place)
+    torch.addmm(total, rows[0], columns, out=out)
 
 
 class Strip(NamedTuple):
