@@ -124,7 +124,7 @@ class Equilibrium(nn.Module):
         )
         self.batched, self.separable = flag("batched", batched), flag("separable", separable)
         self.warm_start = flag("warm_start", warm_start)
-        self.recorder = Recorder(confirmed=True) if flag("graphs", graphs) else None
+        self.recorder = Recorder() if flag("graphs", graphs) else None
         if self.separable and not self.batched:
             raise ValueError("separable must be False for a state that is one sample, got True")
         self.solution: Solution | None = None

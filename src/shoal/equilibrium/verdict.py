@@ -159,14 +159,12 @@ class Verdict:
         problem: The map, which counts its evaluations.
 
     Attributes:
-        worst: By what factor the worst sample missed its tolerance at the last look.
-        initial: The same at the first look.
         converged: Whether all samples have converged, once it has ended.
         reached: The step that the value of each sample is of, where some have failed.
     """
 
     def __init__(self, solver: Solver, problem: Problem) -> None:
-        self.solver, self.worst, self.initial, self.converged = solver, math.inf, math.inf, False
+        self.solver, self.worst, self.converged = solver, math.inf, False
         self._problem, self._evaluations, self._last_worst = problem, problem.evaluations, math.inf
         self.reached: Tensor | None = None
         self._known: Known | None = None
@@ -193,7 +191,6 @@ class Verdict:
         if not self._any_failed:
             worst = largest(self._tolerance.excess(residual, size))
             if worst <= 1 and not self._is_far(size):
-                self.worst = worst
                 return self._end_together(z, residual, step)
             falls = worst < self.worst and step < self.solver.max_steps
             if falls:
@@ -219,7 +216,7 @@ class Verdict:
                 self._norms = safe_norms
         self._least = least
         self._tolerance = Tolerance.of(self.solver, residual, first, z.dtype)
-        self.initial = self.worst = largest(self._tolerance.excess(residual, size))
+        self.worst = largest(self._tolerance.excess(residual, size))
         if self.solver.atol:
             self._note_vain(residual, size)
         self._start = self._last = Look(z, residual, size, 0)

@@ -88,7 +88,7 @@ def _log_sigmoid() -> Callable[[Any], Any]:
 
     def log_sigmoid(x: Any) -> Any:
         one = op.CastLike(op.Constant(value_float=1.0), x)
-        rest = op.Log(op.Add(one, op.Exp(op.Neg(op.Abs(x)))))
-        return op.Neg(op.Add(op.Relu(op.Neg(x)), rest))
+        log = op.Log(op.Add(one, op.Exp(op.Neg(op.Abs(x)))))
+        return op.Neg(op.Add(op.Relu(op.Neg(x)), log))
 
     return log_sigmoid

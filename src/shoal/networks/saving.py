@@ -121,8 +121,8 @@ def load(
             expected = shapes(spec)
         except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise ValueError(f"{path} has a description that cannot be read: {error}") from error
-        if (found := {name: tuple(t.shape) for name, t in tensors.items()}) != expected:
-            raise ValueError(f"{path} holds tensors of shapes {found}, not {expected}")
+        if (stored := {name: tuple(t.shape) for name, t in tensors.items()}) != expected:
+            raise ValueError(f"{path} holds tensors of shapes {stored}, not {expected}")
         weights = {name: tensor.to(place) for name, tensor in tensors.items()}
         net = assemble(spec, weights, solving)
     for name, parameter in net.groups.items():
@@ -130,9 +130,9 @@ def load(
     return net
 
 
-def _classes(name: str, given: object, base: type) -> dict[str, Any]:
+def _classes(name: str, value: object, base: type) -> dict[str, Any]:
     """Custom classes by their names."""
-    classes = items(name, given)
+    classes = items(name, value)
     for one in classes:
         if not isinstance(one, type) or not issubclass(one, base):
             raise TypeError(f"{name} must be classes of {name}, got {shown(one)}")
