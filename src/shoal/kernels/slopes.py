@@ -82,8 +82,8 @@ def derivatives(
             )
             for k in found
         ]
-    kernels = torch.stack([k.detach() for k in found])
-    return kernels.to(device), torch.stack(slopes, dim=1).to(device)
+    value = torch.stack([k.detach() for k in found])
+    return value.to(device), torch.stack(slopes, dim=1).to(device)
 
 
 def own_derivatives(
