@@ -116,10 +116,6 @@ class Activation(ABC):
         r"""The Gaussian expectations of $\varphi$ in closed form, or ``None`` if none is known."""
         return self._form
 
-    def smoothed(self, mean: Tensor, std: Tensor, order: int) -> Tensor | None:  # noqa: ARG002
-        r"""$\mathbb{E}[\varphi^{(k)}(\mu + s\xi)]$, $k$ = ``order``; ``None`` if not known."""
-        return None
-
     def smoothness(self) -> Smoothness:
         r"""Bounds of $\varphi'$, its jumps and $\varphi''$; as measured unless overridden."""
         found = [kink for kink in self.kinks if kink.jumps[1]]

@@ -37,7 +37,8 @@ from shoal.numerics import chebyshev_basis
 Orders: TypeAlias = tuple[tuple[int, int], ...]
 
 _ERROR = 1e-13  # largest difference of both orders of u and v, relative to the mean squares
-_STEP, _GRADED = 0.12, 0.115  # steps in y; on half-lines, which are graded towards a kink
+_USUAL = 1e-14  # the same at a few angles, where it chooses the steps
+_STEP = 0.11  # in y
 _RESOLVED = 1.4  # largest step for w, times sin θ, relative to the step for x
 _NARROW = 0.1  # sin θ below which means are taken of polynomials on panels
 _HALVINGS = 5  # of the work
@@ -88,8 +89,10 @@ def _first_halving(phi: Activation, orders: Orders, quarter: int) -> int:
     """How often steps are shortened until duals up to a quarter of an octave are seen right."""
     few = 2.0 ** (quarter / 4) * torch.tensor([1.0, 0.5, 1 / 64], dtype=torch.float64)
     angles = torch.linspace(0.1, 1.5, _PROBES, dtype=torch.float64)
-    errors = (_grid(phi, orders, few, angles, 0.5 ** (k / 2))[2] for k in range(_HALVINGS))
-    return next((k for k, error in enumerate(errors) if error <= _ERROR), _HALVINGS)
+    errors: list[float] = []
+    while len(errors) < _HALVINGS and min(errors, default=math.inf) > _USUAL:
+        errors.append(_grid(phi, orders, few, angles, 0.5 ** (len(errors) / 2))[2])
+    return errors.index(min(errors))
 
 
 def _grid(
@@ -177,7 +180,7 @@ class _Grid:
     def _nodes(self, finest: float, share: float) -> tuple[Tensor, Tensor]:
         """Positive places and their weights."""
         if self._kinked:  # doubly exponential towards the kink
-            step, end = _GRADED * share, math.log(self._window / finest) + finest / self._window
+            step, end = _STEP * share, math.log(self._window / finest) + finest / self._window
             y = torch.arange(-3.7, end + step, step, dtype=torch.float64)
             x = finest * torch.exp(y - torch.exp(-y))
             return x, step * x * (1 + torch.exp(-y))
