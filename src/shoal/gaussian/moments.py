@@ -103,7 +103,7 @@ def mean_square(phi: Activation, variance: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _sides(phi: Activation, like: Tensor) -> Tensor:
-    r"""$\varphi(1)$ and $\varphi(-1)$: all that there is of a positively homogeneous activation.
+    r"""$\varphi(1)$ and $\varphi(-1)$, which determine a positively homogeneous activation.
 
     Its moments are exact to the last bit, which equations near the edge of existence amplify.
     """
@@ -190,5 +190,5 @@ def derivative_square(phi: Activation, order: int, variance: Tensor) -> Tensor:
 @cached
 @in_standard_settings
 def normalization(phi: Activation) -> float:
-    r"""$c_\varphi = 1/\mathbb{E}[\varphi(\xi)^2]$, kept, as each pass of a network wants it."""
+    r"""$c_\varphi = 1/\mathbb{E}[\varphi(\xi)^2]$, cached for the passes of networks."""
     return float(1 / moments(phi, 1.0).square)

@@ -2,8 +2,8 @@ r"""Duals at any variances of a range and at any angles, by one series of three 
 
 Duals of analytic activations, or of those that are analytic on both sides of zero, are analytic in
 the standard deviations, $\log\sqrt a$ far from zero, and in $\theta$, up to $\theta = 0$ and $\pi$.
-One table serves all pairs of variances in its range, such as those of the pixels of images, or
-those that an optimizer tries. Its values are divided by the roots of the mean squares, roughly,
+One table serves all pairs of variances in its range: of pixels of images, or of the steps of an
+optimizer. Its values are divided by the roots of the mean squares, roughly,
 since these have zeros off the real axis, next to which series decay slowly.
 """
 
@@ -25,16 +25,16 @@ from shoal.numerics import chebyshev_basis, chebyshev_nodes, coefficients_from_v
 Span: TypeAlias = tuple[int, int]
 
 _SMALLEST, _LARGEST = -40, 48
-_SHIFT = 0.25  # of standard deviations, below which duals are no functions of their logarithms
-_SIZES = 6  # degree of the logarithms of what values are divided by
+_SHIFT = 0.25  # added to standard deviations: duals depend on the logarithm of large ones
+_SIZES = 6  # degree of the logarithms of the divisors of values
 _ACROSS = (24, 32, 48, 64, 96)  # degrees in the variances ...
 _AROUND = (64, 128, 256, 512)  # ... and in the angle that are tried
-_DECAYED = 0.92  # share of the degree that may be needed, so that the rest is seen to be nothing
-_NEGLIGIBLE = 2e-14  # what is left out of a line
-_ROUNDING = 8e-15  # of a coefficient
+_DECAYED = 0.92  # share of the coefficients after which the last ones are negligible
+_NEGLIGIBLE = 2e-14  # largest sum of coefficients that are left out
+_ROUNDING = 8e-15  # rounding error of a coefficient
 _ERROR = 2e-13  # largest, relative to the root of both mean squares
-_CHECKS = 5
-_SHARED = 4  # pairs of a variance from which on they are grouped
+_CHECKS = 5  # variances and angles, off the grid, at which a table is verified
+_SHARED = 4  # pairs for each variance from which on they are grouped
 _LAYER = 2.0  # width of the layers at the ends of the angle, times the largest standard deviation
 _BISECTIONS = 60
 _BLOCK = 1 << 13  # points that are evaluated together: their products stay in the cache
@@ -74,7 +74,7 @@ class Table:
     Attributes:
         orders: The orders $(j, k)$.
         span: The range of $\log_2$ of the variances.
-        width: That of the layers at the ends of the angle.
+        width: Width of the layers at the ends of the angle.
         sizes: Series of the logarithms of about the roots of mean squares, by derivative.
         sides: For both sides, functions of a variance, by order. shapes: (rank, terms)
         cores: Coefficients of their products, by order. shapes: (rank, rank, angular terms)
@@ -253,7 +253,7 @@ def unit(angle: Tensor, width: float) -> Tensor:
 
     Args:
         angle: The angles.
-        width: That of the layers at the ends which are resolved.
+        width: Width of the layers at both ends.
     """
     stretched = (angle / width).asinh() - ((math.pi - angle) / width).asinh()
     return (stretched / math.asinh(math.pi / width)).clamp(-1.0, 1.0)
