@@ -104,7 +104,7 @@ class Contest:
     def layer(self, cell: nn.Module, *, warm_start: bool = False) -> shoal.Equilibrium:
         """The cell in shoal."""
         solver = shoal.Picard(rtol=self.rtol, atol=0.0, max_steps=peer.STEPS)
-        return shoal.Equilibrium(cell, solver=solver, warm_start=warm_start)
+        return shoal.Equilibrium(cell, solver=solver, warm_start=warm_start, graphs=True)
 
     def step(self, cell: nn.Module, state: Callable[[], Tensor]) -> float:
         """A forward and a backward pass."""

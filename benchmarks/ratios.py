@@ -83,7 +83,7 @@ def equilibria(device: str) -> None:
         start = torch.zeros_like(x)
         weights = torch.randn(batch, width).to(device)
         plain = PlainEquilibrium(cell)
-        ours = shoal.Equilibrium(cell, solver=shoal.Picard(rtol=1e-4, atol=0.0))
+        ours = shoal.Equilibrium(cell, solver=shoal.Picard(rtol=1e-4, atol=0.0), graphs=True)
         layers: dict[str, Callable[[], Tensor]] = {
             "20 lines": lambda plain=plain, start=start, x=x: plain(start, x),
             "shoal": lambda ours=ours, start=start, x=x: ours(start, x),

@@ -1,4 +1,4 @@
-"""Take the pictures of docs/explorer.md; needs Chromium and Playwright."""
+"""Take the pictures of docs/cli.md#explore; needs Chromium and Playwright."""
 
 import shutil
 import tempfile

@@ -70,7 +70,7 @@ class Losses(MonitoredWidths):
         found = f"last losses, widths {first} → {last}: {words('loss')}"
         yield Claim(
             "Wider networks train faster", "a figure", found, section,
-            self.falls(summary, "loss"), remark="slightly; the rate has a limit",
+            self.falls(summary, "loss"), remark="slightly, since the rate converges with the width",
         )  # fmt: skip
         yield Claim(
             "Wider networks have a smaller test loss", "a figure", words("test"), section,
@@ -209,7 +209,7 @@ class Stability(WidthDraws):
             f"at least {least:.2f}; below ½ first at {breaks:g} R",
             "Gao 2022, Lemma 3.4",
             (Criterion("least λ_min(G)/λ_0 within R at least ½", least, least=0.5),),
-            remark="with much room",
+            remark="with a wide margin",
         )
 
     def plot(self, results):

@@ -1,4 +1,4 @@
-"""The documentation site, by Sphinx: `make docs` builds it, `make docs-serve` shows it."""
+"""The documentation site, by Sphinx: `make docs` builds it."""
 
 import shutil
 import sys
@@ -62,57 +62,45 @@ NAVIGATION = """
 Start
 Install <install>
 Tour <tour>
-I have a table <tables>
-Command line <cli>
-Explorer <explorer>
+Gallery <gallery>
+Questions <faq>
 
-Choosing
-Which solver <which-solver>
-Which kernel <which-kernel>
-Which design <which-design>
-When not to use shoal <when-not-to-use-shoal>
-
-Capabilities
-Gaussian calculus <gaussian>
-Networks <networks>
-Your own architecture <own-architecture>
-Any module, any loop <equilibria>
-Coming from torchdeq <coming-from-torchdeq>
-Coming from neural-tangents <coming-from-neural-tangents>
-Coming from GPyTorch <coming-from-gpytorch>
-The NTK of my module <ntk-of-my-module>
-Kernels <kernels>
-What tying does <tying>
-Images <images>
-Mixtures <mixtures>
-Equivalents <equivalents>
-Spectra <spectra>
-Designs <design>
-Predicted training <training>
+Guide
+Equilibria <equilibria>
 Staying well-posed <staying-well-posed>
 How many iterations? <diagnosing>
 When to stop <stopping>
 Replacing a loop <distilling>
-When depth pays <when-depth-pays>
-Monitored training <monitoring>
-Certificates <certificates>
+Networks <networks>
+Kernels <kernels>
+Images <images>
 Regression <regression>
+Command line <cli>
 Several processes <several-processes>
-How well will it predict? <prediction>
-Adapters <adapters>
-Data <data>
+Extending shoal <extending>
 
-Results
+Theory
+Designs <design>
+Equivalents and spectra <equivalents>
+Training <training>
+How well will it predict? <prediction>
+Certificates <certificates>
+
+Coming from
+torchdeq <coming-from-torchdeq>
+GPyTorch and BoTorch <coming-from-gpytorch>
+neural-tangents <coming-from-neural-tangents>
+scikit-learn, tables <tables>
+
+Evidence
+When depth pays <when-depth-pays>
 Accuracy <accuracy>
 Performance <performance>
 Tested by others <peers>
 Reproductions <reproductions>
-Findings <findings>
 Errata <errata>
-Experiments <experiments>
 
-Examples and reference
-Gallery <gallery>
+Reference
 Packages <reference/index>
 Papers and symbols <references>
 """

@@ -12,12 +12,18 @@ from sphinx.util.docutils import SphinxTranslator
 
 # Code stays as it is; a formula of its own paragraph; a formula within one.
 FORMULA = re.compile(r"``.*?``|\$\$(?P<block>.+?)\$\$|\$(?P<inline>[^$]+)\$", re.DOTALL)
+# LaTeX that docutils misreads: \frac12 as 12 over the next symbol, accents as limits of a sum.
+DIGITS = re.compile(r"\\(t?frac)(\d)(\d)")
+ACCENT = re.compile(
+    r"(\\(?:bar|check|dot|hat|tilde)\s*(?:\{[^{}]*\}|\\[a-zA-Z]+|\s?[a-zA-Z]))(?=[_^])"
+)
 FETCHED = re.compile(r'<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)="((?:https?:)?//[^"]*)"')
 
 
 def write_formula(translator: SphinxTranslator, node: nodes.math | nodes.math_block) -> None:
     """Write one formula, or say that there is no MathML for it."""
     text = node.astext().replace(r"\dots", r"\ldots")  # the one that docutils lacks
+    text = ACCENT.sub(r"\1{}", DIGITS.sub(r"\\\1{\2}{\3}", text))
     try:
         formula = tex2mathml(text, as_block=isinstance(node, nodes.math_block))
     except MathError as error:

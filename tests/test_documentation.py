@@ -26,7 +26,6 @@ PUBLIC = [name for name in MODULES if name.count(".") <= 1]
 
 # modules and pages that need what is not everywhere
 NEEDS = {
-    "docs/adapters.md": "gpytorch",
     "docs/coming-from-gpytorch.md": "gpytorch",
     "shoal.adapters": "gpytorch",
     "shoal.adapters.gpytorch_kernel": "gpytorch",

@@ -35,7 +35,7 @@ def test_tables_are_those_of_the_records(page: Path) -> None:
 
 
 def test_a_changed_number_is_found_and_put_right() -> None:
-    text = TEXTS["findings.md"]
+    text = TEXTS["when-depth-pays.md"]
     table = text[text.index("<!-- table: spectrum -->") :]
     number = re.search(r"0\.\d{4}", table)
     assert number

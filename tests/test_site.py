@@ -55,6 +55,17 @@ def test_formulas_become_mathml(built: Callable[[str], str]) -> None:
     assert not re.search("<script[^>]*mathjax", found, re.IGNORECASE)
 
 
+def test_short_fractions_and_accents_are_read_as_latex_reads_them(
+    built: Callable[[str], str],
+) -> None:
+    found = re.sub(
+        r"\s", "", built("# Page\n\na $\\frac12x$ b $\\tilde\\alpha_{k}$ c $\\dot G_k$\n")
+    )
+    assert "<mfrac><mn>1</mn><mn>2</mn></mfrac><mi>x</mi>" in found
+    assert found.count("</mover><msub>") == 2
+    assert "<munderover>" not in found
+
+
 def test_formulas_that_are_unknown_are_refused(built: Callable[[str], str]) -> None:
     from sphinx.errors import ExtensionError
 

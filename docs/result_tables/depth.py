@@ -2,9 +2,7 @@
 
 from collections.abc import Iterator
 
-from experiments.claims import short
 from experiments.depth.study import NETWORKS, TASKS
-from experiments.experiment import find
 from result_tables.results import Row, signed, summary, table
 
 __all__: list[str] = []
@@ -15,7 +13,7 @@ _ALWAYS = ("deq", "free", "unrolled10", "unrolled3", "plain3", "plain2", "longer
 
 @table
 def depth_pays() -> Iterator[Row]:
-    """Every network on every task: accuracies, and what they differ by from the DEQ's."""
+    """Accuracies of all networks on all tasks, and differences from the DEQ."""
     yield "", *(NETWORKS[name] for name in _ALWAYS), "NTK design"
     for run in RUNS:
         found = summary(run)
@@ -33,35 +31,3 @@ def _cell(found: dict[str, float], name: str) -> str:
         return mean
     ends = [signed(100 * found[f"{name}_gap_{end}"], 1) for end in ("low", "high")]
     return f"{mean} [{ends[0]}, {ends[1]}]"
-
-
-@table
-def depth_pays_costs() -> Iterator[Row]:
-    """What training and a sample cost, relative to two plain layers."""
-    names = ("deq", "unrolled10", "unrolled3", "plain1")
-    heads = [f"{NETWORKS[name]}: training, a sample" for name in names]
-    yield "times those of two plain layers", *heads, "applications of the DEQ"
-    for run in RUNS:
-        found = summary(run)
-        tasks = dict.fromkeys(k.partition("_")[0] for k in found if k.endswith("_deq_mean"))
-        for task in tasks:
-            cells = []
-            for name in names:
-                ratios = (
-                    found[f"{task}_{name}_{kind}"] / found[f"{task}_plain2_{kind}"]
-                    for kind in ("seconds", "latency")
-                )
-                cells.append(", ".join(f"{ratio:.2g}" for ratio in ratios))
-            yield TASKS[task], *cells, f"{found[f'{task}_deq_steps']:.0f}"
-
-
-@table
-def depth_pays_claims() -> Iterator[Row]:
-    """What was asked before the run, and what was measured."""
-    yield "statement", "asked", "measured", "holds"
-    for run in RUNS:
-        paper, _, figure = run.partition("-")
-        for claim in find(paper, figure)[0]().claims(summary(run)):
-            for index, one in enumerate(claim.criteria):
-                statement = claim.statement if index == 0 else ""
-                yield statement, one.asked, short(one.value, 2), "yes" if one.holds else "no"

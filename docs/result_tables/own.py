@@ -18,11 +18,11 @@ NETWORKS = {
 
 @table
 def slopes(*names: str) -> Iterator[Row]:
-    """Slopes of errors against the width, kernel by kernel, and whether they are −1/2."""
-    yield "experiment", "kernel", "slope", "holds −1/2"
+    """Slopes of errors against the width, and whether their intervals contain −1/2."""
+    yield "experiment", "kernel", "slope", "contains −1/2"
     for name in names:
         found = summary(name)
-        for key in (key for key in found if key.endswith("_slope")):
+        for key in ("ck_slope", "ntk_slope"):
             holds = found[f"{key}_low"] <= -0.5 <= found[f"{key}_high"]
             kernel = key.removesuffix("_slope").replace("_", ", ")
             experiment = f"`{name.replace('-', ' ', 1)}`"
@@ -34,13 +34,10 @@ def spectrum() -> Iterator[Row]:
     """Limiting spectra against exact kernels."""
     found = summary("shoal-spectrum")
     keys = ("ks", "low", "high", "spikes", "spikes_exact")
-    yield "p/n", "kernel", *(f"`{key}`" for key in (*keys, "atom_shift", "atom_smear"))
+    yield "p/n", "kernel", *(f"`{key}`" for key in keys)
     for ratio in ("0.5", "1.25", "2.0"):
         for kind in ("ck", "ntk"):
             cells = [f"{found[f'{ratio}_{kind}_{key}']:.4f}".replace("-", "−") for key in keys]
-            for key in ("atom_shift", "atom_smear"):
-                value = found.get(f"{ratio}_{kind}_{key}")
-                cells.append("–" if value is None else f"{value:.3f}".replace("-", "−"))
             yield f"{float(ratio):g}", kind.upper(), *cells
 
 
@@ -48,12 +45,12 @@ def spectrum() -> Iterator[Row]:
 def training(dataset: str) -> Iterator[Row]:
     """Losses at width 8192, and the largest differences from the DEQ and from the prediction."""
     found = summary("shoal-training")
-    steps = (25, 50, 100, 200, 400)
+    steps = (25, 100, 400)
     yield (
         "width 8192",
         *(f"step {step}" for step in steps),
         "largest gap to the DEQ",
-        "to its own infinite width",
+        "gap to infinite width",
     )
     for activation in ("ReLU", "Tanh"):
         for network, title in NETWORKS.items():
@@ -81,7 +78,7 @@ def predicted() -> Iterator[Row]:
 def sphere() -> Iterator[Row]:
     """The largest errors of designs on the sphere, over all variances."""
     found = summary("shoal-sphere")
-    parts = {"inner": "up to 0.95", "ends": "±1", "anywhere": "all"}
+    parts = {"inner": "up to 0.95", "anywhere": "all"}
     kinds = ("ck", "ntk")
     yield "DEQ", *(f"{kind.upper()}, {part}" for kind in kinds for part in parts.values())
     for name in ("ReLU", "Tanh", "Swish", "Softplus", "GELU"):
@@ -105,16 +102,17 @@ def recovery() -> Iterator[Row]:
     found = summary("shoal-recovery")
     keys = ("coverage", "length", "error")
     scales = {"known": "scale known", "free": "scale free"}
-    yield "", "n", "functions of", *(f"{w}, {s}" for s in scales.values() for w in keys)
+    yield "process", "n", *(f"{w}, {s}" for s in scales.values() for w in keys)
     cases = dict.fromkeys(key.rsplit("_", 2)[0] for key in found if key.endswith("_coverage"))
     for case in cases:
         name, samples, source = case.split("_")
+        if source != "process":
+            continue
         cells = []
         for scale in scales:
             coverage, length, error = (found[f"{case}_{scale}_{key}"] for key in keys)
             cells += [f"{100 * coverage:.0f}%", f"{length:.2f}", f"{error:.2f}"]
-        words = {"relu": "ReLU", "erf": "Erf"}[name]
-        yield words, samples, {"process": "the process", "network": "networks"}[source], *cells
+        yield {"relu": "ReLU", "erf": "Erf"}[name], samples, *cells
 
 
 @table

@@ -25,6 +25,8 @@ def rendered(text: str) -> str:
 def _table(call: str) -> str:
     name, *arguments = call.split()
     head, *rows = TABLES[name.replace("-", "_")](*arguments)
+    if isinstance(head, str):  # a list instead of a table
+        return "\n".join((head, *rows))
     for row in rows:
         if len(row) != len(head):
             raise ValueError(f"a row of {name} must have {len(head)} cells, got {row}")

@@ -1,4 +1,4 @@
-"""What was run, and what the words and numbers of it look like in a page."""
+"""The records of runs, and the tables that are made from them."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 Row = tuple[str, ...]
-Table = Callable[..., Iterator[Row]]  # of which the first row is the head
+Table = Callable[..., Iterator[Row] | Iterator[str]]  # rows after their head, or lines of a list
 TABLES: dict[str, Table] = {}
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -33,7 +33,7 @@ EXPERIMENTS_NOT_RUN: dict[tuple[str, str], str] = {}
 
 
 def table(rows: Table) -> Table:
-    """Make a table known by the name of what writes its rows; a decorator."""
+    """Register a table by the name of its function; a decorator."""
     TABLES[rows.__name__] = rows
     return rows
 

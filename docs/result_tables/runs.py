@@ -1,15 +1,10 @@
-"""Tables of runs: what was computed, where, and how long it took."""
+"""Lists of runs: where they were computed, and how long it took."""
 
-import re
 from collections.abc import Iterator
 
-from experiments.experiment import registered
-from result_tables.results import EXPERIMENTS_NOT_RUN, RESULTS, Row, committed, record, table
+from result_tables.results import record, table
 
 __all__: list[str] = []
-
-
-PLACE = re.compile(r"^#+ (.+)$|<!-- table: run ([^>]+) -->", re.MULTILINE)
 
 
 def _time(seconds: float) -> str:
@@ -29,44 +24,10 @@ def _machine(name: str) -> str:
 
 
 @table
-def run(*names: str) -> Iterator[Row]:
-    """The runs of a section, by the names of their files."""
-    yield "command", "computed", "on", "in", "numbers"
+def run(*names: str) -> Iterator[str]:
+    """A list of the runs of a section, by the names of their files."""
     for name in names:
         found = record(name)
         command = " ".join(found["identity"]["experiment"])
-        points = sum(session["computed"] for session in found["sessions"])
-        yield (
-            f"`python -m experiments {command}`",
-            f"{points} points",
-            _machine(name),
-            _time(found["wall_seconds"]),
-            f"[json](results/{name}.json)",
-        )
-
-
-@table
-def experiments() -> Iterator[Row]:
-    """All experiments that are known by name, and where their results stand."""
-    yield "command", "title", "full run"
-    files, sections = committed(), _sections()
-    for name, experiment in registered().items():
-        if name in files:
-            stem = files[name].stem
-            time = _time(record(stem)["wall_seconds"])
-            full = f"[{time}, {_machine(stem)}]({sections[stem]})"
-        else:
-            full = EXPERIMENTS_NOT_RUN[name]
-        yield f"`python -m experiments {' '.join(name)}`", experiment.title, full
-
-
-def _sections() -> dict[str, str]:
-    """The link to the section with the run of each file."""
-    found: dict[str, str] = {}
-    for page in sorted(RESULTS.parent.glob("*.md")):
-        anchor = ""
-        for heading, names in PLACE.findall(page.read_text(encoding="utf-8")):
-            if heading:
-                anchor = re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
-            found |= dict.fromkeys(names.split(), f"{page.name}#{anchor}")
-    return found
+        time = f"{_time(found['wall_seconds'])}, {_machine(name)}"
+        yield f"- `python -m experiments {command}`: {time}, [numbers](results/{name}.json)"

@@ -1,8 +1,8 @@
-"""The summary of all reproductions: claims, verdicts, and what they rest on."""
+"""The claims of the papers, with their verdicts."""
 
 from collections.abc import Iterator
 
-from experiments.claims import Claim, short
+from experiments.claims import Claim
 from experiments.experiment import registered
 from result_tables.results import Row, committed, summary, table
 
@@ -12,7 +12,7 @@ PAPERS = ("Ling 2024", "Ling 2023", "Gao 2022", "Du 2018")
 
 
 def claims() -> list[Claim]:
-    """The claims of papers that recorded runs say something to, paper by paper."""
+    """The claims of papers that were tested by a recorded run, paper by paper."""
     found = [
         claim
         for name, kind in registered().items()
@@ -24,20 +24,10 @@ def claims() -> list[Claim]:
 
 
 @table
-def verdicts() -> Iterator[Row]:
-    """Claim, printed, ours, verdict and section."""
-    yield "claim", "printed", "ours", "verdict", ""
-    for claim in claims():
+def verdicts(*paper: str) -> Iterator[Row]:
+    """The claims of one paper, such as ``verdicts Ling 2024``."""
+    yield "claim", "printed", "shoal", "verdict"
+    for claim in (claim for claim in claims() if claim.section.startswith(" ".join(paper))):
         words = f"{claim.verdict}: {claim.remark}" if claim.remark else claim.verdict
         anchor = claim.section.lower().replace(",", "").replace(".", "").replace(" ", "-")
-        yield claim.statement, claim.printed, claim.ours, words, f"[{claim.section}](#{anchor})"
-
-
-@table
-def criteria() -> Iterator[Row]:
-    """What each verdict rests on: thresholds, and what was measured."""
-    yield "claim", "asked", "measured", "holds"
-    for claim in claims():
-        for index, one in enumerate(claim.criteria):
-            statement = claim.statement if index == 0 else ""
-            yield statement, one.asked, short(one.value, 3), "yes" if one.holds else "no"
+        yield f"[{claim.statement}](#{anchor})", claim.printed, claim.ours, words

@@ -131,12 +131,12 @@ class Accuracies(nets.DEQs):
         asked = each("{}: z-scores at least −3", least("moments"), least=-3)
         yield Claim("Designs classify as well as DEQs", "a figure", found, section, asked)
         yield Claim(
-            "Networks with the DEQ's own activation do worse",
+            "Networks with the DEQ's activation do worse",
             "a figure; “noticeable gap”",
             words("deq", "naive"),
             section,
             each("{}: a z-score of at most −3", least("naive"), most=-3),
-            remark="ReLU yes, while networks are not wide; Tanh no, as the kernels agree",
+            remark="yes for ReLU at small widths; no for Tanh, whose kernels agree",
         )
 
     def plot(self, results):

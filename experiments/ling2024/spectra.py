@@ -320,7 +320,7 @@ class _DesignSpectra(Spectra):
                 for name, value in self.printed.items()
             ),
             corrected=True,
-            remark="nearer than printed, which has the size of random networks' noise",
+            remark="smaller than printed; the printed errors have the size of sampling noise",
         )
 
     def draw(self, axes: Axes, arrays: Arrays) -> None:

@@ -58,6 +58,6 @@ class TestResNetTangent(KernelOfNetwork, TestCase):
     which = "ntk"
 
 
-@excused({"test_kernel_dtype_device": "without parameters, a kernel has no dtype of its own"})
+@excused({"test_kernel_dtype_device": "without parameters, a kernel has no dtype"})
 class TestWithoutParameters(KernelOfNetwork, TestCase):
     architecture = shoal.ImplicitNetwork(0.4)

@@ -13,8 +13,8 @@ test_minpack = pytest.importorskip(
 SUITE = "SciPy: `TestFixedPoint`"
 PACKAGE = "scipy"
 
-CONTRACTS = "Picard's iteration needs a contraction, and steps grow here."
-LEAVES = "The first step along a secant or tangent leaves where the function is defined."
+CONTRACTS = "Picard iteration needs a contraction; these functions expand."
+LEAVES = "The first secant or tangent step leaves the function's domain."
 GROWING = dict.fromkeys(
     ("test_scalar_trivial", "test_scalar_basic1", "test_array_trivial", "test_array_basic1"),
     CONTRACTS,

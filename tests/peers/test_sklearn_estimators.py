@@ -23,11 +23,11 @@ _EQUIVALENCE = "check_sample_weight_equivalence_on_dense_data"
 def cannot_hold(estimator: BaseEstimator) -> dict[str, str]:
     """The checks that fail, with their reasons."""
     if isinstance(estimator.ridge, str):
-        return {_EQUIVALENCE: "a ridge is chosen by leaving samples out, one copy of several too"}
+        reason = "leave-one-out chooses the ridge, and omits one copy of a repeated sample"
+        return {_EQUIVALENCE: reason}
     if isinstance(estimator, KernelClassifier):
-        return {
-            _EQUIVALENCE: "probabilities come from leaving samples out, one copy of several too"
-        }
+        reason = "probabilities use leave-one-out, which omits one copy of a repeated sample"
+        return {_EQUIVALENCE: reason}
     return {}
 
 

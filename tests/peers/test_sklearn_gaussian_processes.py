@@ -104,7 +104,7 @@ TUNED = {  # which want something to tune
 
 
 def _ridge_is_all_that_is_missed(module: ModuleType, kernel: Kernel) -> None:
-    """The ridge α moves predictions off the targets by α (K + αI)⁻¹ y, which 1/λ_min decides."""
+    """The ridge α shifts predictions from the targets by α (K + αI)⁻¹ y."""
     model = GaussianProcessRegressor(kernel=kernel).fit(module.X, module.y)
     matrix = model.kernel_(module.X) + model.alpha * np.eye(len(module.X))
     weights = np.linalg.solve(matrix, module.y)
@@ -118,14 +118,14 @@ def _ridge_is_all_that_is_missed(module: ModuleType, kernel: Kernel) -> None:
 
 
 def _prior_is_the_kernel(module: ModuleType, kernel: Kernel) -> None:
-    """Variances of a network's function grow with the norm of its input."""
+    """The prior variance of a network grows with the norm of its input."""
     mean, covariance = GaussianProcessRegressor(kernel=kernel).predict(module.X, return_cov=True)
     np.testing.assert_array_equal(mean, 0)
     np.testing.assert_allclose(np.diag(covariance), kernel.diag(module.X), rtol=1e-12)
 
 
 def _nothing_is_free(module: ModuleType, kernel: Kernel) -> None:
-    """The test indexes θ by all hyperparameters, and here all of them are fixed."""
+    """The test indexes θ by all hyperparameters; here all are fixed."""
     gradient = kernel(module.X, eval_gradient=True)[1]
     assert len(kernel.theta) == 0
     assert gradient.shape == (len(module.X), len(module.X), 0)
@@ -133,7 +133,7 @@ def _nothing_is_free(module: ModuleType, kernel: Kernel) -> None:
 
 
 def _fixing_one_leaves_the_others(module: ModuleType, kernel: Kernel) -> None:
-    """The test compares θ[:i] as if it were one number: it knows at most two hyperparameters."""
+    """The test supports at most two hyperparameters."""
     gradient, theta = kernel(module.X, eval_gradient=True)[1], kernel.theta
     np.testing.assert_allclose(
         theta, np.log([getattr(kernel, h.name) for h in kernel.hyperparameters]), rtol=1e-15

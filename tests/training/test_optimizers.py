@@ -138,7 +138,11 @@ def test_a_lost_loss_ends_a_run_of_mini_batches():
         ),
         ({"optimizer": lambda p: p}, TypeError, "must return a torch.optim.Optimizer"),
         ({"optimizer": lambda _: adam(mlp().parameters())}, ValueError, "trained parameters of"),
-        ({"optimizer": adam, "step_size": 0.1}, ValueError, "step_size is the optimizer's own"),
+        (
+            {"optimizer": adam, "step_size": 0.1},
+            ValueError,
+            "step_size must be None with an optimizer",
+        ),
         ({"batch_size": 0, "step_size": 0.1}, ValueError, "batch_size must be >= 1"),
         ({"batch_size": 8, "step_size": 0.1}, ValueError, "batch_size must be <= 7"),
         ({"batch_size": 2}, ValueError, "step_size must be given"),

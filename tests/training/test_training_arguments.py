@@ -103,7 +103,7 @@ def test_certificates_of_anything_else_are_refused() -> None:
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"net": 3.0}, TypeError, "net must be a torch.nn.Module"),
+        ({"net": 3.0}, TypeError, "net must be a Module"),
         ({"x": torch.ones(6, 4).double()}, ValueError, "x must have shape"),
         ({"x": torch.full((6, 5), torch.nan).double()}, ValueError, "x must be finite"),
         ({"y": torch.ones(5).double()}, ValueError, "y must have shape"),

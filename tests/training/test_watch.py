@@ -195,7 +195,9 @@ def test_a_lost_equilibrium_or_loss_is_told(on_violation):
     net = residual(solver=shoal.Picard(max_steps=2), on_failure="raise")
     watch = shoal.Watch(net, x, y, on_violation=on_violation)
     if on_violation == "raise":
-        with pytest.raises(TrainingError, match=r"an equilibrium, .* not found at step 0") as error:
+        with pytest.raises(
+            TrainingError, match=r"an equilibrium, .* did not converge at step 0"
+        ) as error:
             watch.record(0)
         assert error.value.run.kept == {"equilibrium": False}
     else:
@@ -320,7 +322,7 @@ def test_outputs_of_any_kind_come_with_their_loss():
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"net": 3.0}, TypeError, "net must be a torch.nn.Module"),
+        ({"net": 3.0}, TypeError, "net must be a Module"),
         ({"x": [1.0]}, TypeError, "x must be a tensor"),
         ({"y": torch.ones(3, 2).double()}, ValueError, "the same samples"),
         ({"y": torch.ones(7, 3).double()}, ValueError, "the shape of the outputs"),
@@ -330,7 +332,7 @@ def test_outputs_of_any_kind_come_with_their_loss():
         ({"promises": {"peace"}}, ValueError, "promises must be one of"),
         ({"on_violation": "stop"}, ValueError, "on_violation must be one of"),
         ({"optimizer": torch.optim.Adam}, TypeError, "optimizer must be"),
-        ({"loss": 3}, TypeError, "loss must be a function"),
+        ({"loss": 3}, TypeError, "loss must be callable"),
         ({"loss": torch.sub}, TypeError, "a tensor of one number"),
         ({"step_size": -1.0}, ValueError, "step_size must be > 0"),
     ],

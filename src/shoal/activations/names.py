@@ -14,7 +14,7 @@ from shoal.activations.base import Activation, is_ours
 from shoal.activations.piecewise import ELU, HardTanh, Identity, LeakyReLU, ReLU
 from shoal.activations.piecewise_polynomial import PiecewisePolynomial
 from shoal.activations.smooth import GELU, Mish, Sigmoid, Softplus, Swish, Tanh
-from shoal.core.fields import stated_fields
+from shoal.core.files import stated_fields
 
 ActivationLike: TypeAlias = Activation | str | nn.Module
 """The types that architectures accept as an activation."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize
 
-from shoal.core.checks import flag, integer, one_of, real
+from shoal.core.checks import integer, one_of, real
 from shoal.core.torch_compat import uncompiled
 from shoal.equilibrium import (
     Anderson,
@@ -21,13 +21,11 @@ from shoal.equilibrium import (
     Equilibrium,
     Implicit,
     Picard,
-    Solution,
     Solver,
 )
 
 __all__ = [
     "DEQ",
-    "SolverInfo",
     "add_deq_args",
     "apply_norm",
     "get_deq",
@@ -39,26 +37,27 @@ __all__ = [
 
 State = Tensor | list[Tensor]
 
-# all options, by the function that takes them, with torchdeq's defaults
-_SUPPORTED: dict[str, Any] = {
-    "f_solver": "fixed_point_iter",
-    "b_solver": "fixed_point_iter",
-    "f_max_iter": 40,
-    "b_max_iter": 40,
-    "f_tol": 1e-3,
-    "b_tol": 1e-6,
-    "f_stop_mode": "abs",
-    "b_stop_mode": "abs",
-    "eval_factor": 1.0,
-    "eval_f_max_iter": 0,
-    "ift": False,
-    "hook_ift": False,
-    "grad": 1,
-    "tau": 1.0,
-    "on_failure": "warn",  # shoal's own
-}
-_FIXED: dict[str, dict[str, Any]] = {
+# torchdeq's options with their defaults: those of "get_deq" are supported, those of "flags" belong
+# to the calling program, and all others must equal their defaults
+_OPTIONS: dict[str, dict[str, Any]] = {
     "get_deq": {
+        "f_solver": "fixed_point_iter",
+        "b_solver": "fixed_point_iter",
+        "f_max_iter": 40,
+        "b_max_iter": 40,
+        "f_tol": 1e-3,
+        "b_tol": 1e-6,
+        "f_stop_mode": "abs",
+        "b_stop_mode": "abs",
+        "eval_factor": 1.0,
+        "eval_f_max_iter": 0,
+        "ift": False,
+        "hook_ift": False,
+        "grad": 1,
+        "tau": 1.0,
+        "on_failure": "warn",  # shoal's
+    },
+    "states": {
         "core": "sliced",
         "n_states": 1,
         "indexing": [],
@@ -66,7 +65,7 @@ _FIXED: dict[str, dict[str, Any]] = {
         "sup_loc": [],
         "no_stat": None,
     },
-    "apply_norm": {
+    "norms": {
         "norm_no_scale": False,
         "norm_target_norm": 1.0,
         "norm_clip": False,
@@ -74,51 +73,29 @@ _FIXED: dict[str, dict[str, Any]] = {
         "sn_n_power_iters": 1,
     },
     "solver_kwargs": {"lam": 1e-4, "ls": False, "return_final": False},
-    "deq(f, z)": {"sradius_mode": False, "backward_writer": None},
+    "call": {"sradius_mode": False, "backward_writer": None},
+    "flags": {
+        "norm_type": "weight_norm",
+        "gamma": 0.8,
+        "jac_loss_weight": 0.0,
+        "jac_loss_freq": 0.0,
+        "jac_incremental": 0,
+        "sradius_mode": False,
+    },
 }
-_FLAGS: dict[str, Any] = {  # of a command line, for the program itself or apply_norm
-    "norm_type": "weight_norm",
-    **_FIXED["apply_norm"],
-    "gamma": 0.8,
-    "jac_loss_weight": 0.0,
-    "jac_loss_freq": 0.0,
-    "jac_incremental": 0,
-    "sradius_mode": False,
-}
-_NORMED: dict[type[nn.Module], int] = {  # layers, and the dimension of their outputs
-    **dict.fromkeys((nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d), 0),
-    **dict.fromkeys((nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d), 1),
-}
+_LINEAR = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
 
-def _check_fixed(where: str, given: Mapping[str, Any]) -> None:
-    """Refuse options at other values than torchdeq's defaults."""
-    for name, default in _FIXED[where].items():
-        value = given.get(name, default)
+def _check_defaults(kind: str, options: Mapping[str, Any]) -> None:
+    """Refuse unsupported options at other values than torchdeq's defaults."""
+    for name, default in _OPTIONS[kind].items():
+        value = options.get(name, default)
         if value != default and (value or default):  # None for an empty list
             raise ValueError(
                 f"{name} must be {default!r}, torchdeq's default, got {value!r}: "
-                "docs/coming-from-torchdeq.md has shoal's own ways"
+                "docs/coming-from-torchdeq.md has shoal's equivalents"
             )
-
-
-class SolverInfo(dict[str, Tensor]):
-    """Statistics of the last solve of a call, per sample.
-
-    Its keys are ``"abs_lowest"`` and ``"rel_lowest"``, the residual of the state and its ratio to
-    the state's norm; ``"nstep"``; and ``"status"``, a :class:`shoal.equilibrium.Status` each.
-    """
-
-    @classmethod
-    def of(cls, found: Solution) -> "SolverInfo":
-        """The statistics of a solution."""
-        leaves = found.value if isinstance(found.value, list) else [found.value]
-        norms = [leaf.detach().reshape(len(leaf), -1).norm(dim=1) for leaf in leaves]
-        size = torch.stack(norms).norm(dim=0)
-        relative = found.residual / size.clamp_min(torch.finfo(size.dtype).tiny)
-        return cls(
-            abs_lowest=found.residual, rel_lowest=relative, nstep=found.steps, status=found.status
-        )
 
 
 class DEQ(nn.Module):
@@ -143,7 +120,7 @@ class DEQ(nn.Module):
         solver_kwargs: Mapping[str, Any] | None = None,
         sradius_mode: bool = False,
         backward_writer: None = None,
-    ) -> tuple[list[State], SolverInfo]:
+    ) -> tuple[list[State], dict[str, Tensor]]:
         """The equilibrium of a function.
 
         Args:
@@ -155,44 +132,54 @@ class DEQ(nn.Module):
             backward_writer: Not supported: ``log.backward`` has the statistics.
 
         Returns:
-            A list with the equilibrium, and statistics of the solve. In evaluation mode the state
-            has no gradient.
+            A list with the equilibrium, which has no gradient in evaluation mode, and statistics of
+            each sample: ``"abs_lowest"`` and ``"rel_lowest"``, the residual of the state and its
+            ratio to the state's norm; ``"nstep"``; and ``"status"``, a
+            :class:`shoal.equilibrium.Status`.
         """
-        fixed = {"sradius_mode": sradius_mode, "backward_writer": backward_writer}
-        _check_fixed("deq(f, z)", fixed)
+        _check_defaults("call", {"sradius_mode": sradius_mode, "backward_writer": backward_writer})
         single = isinstance(z_init, Tensor)
         cell = func if single else lambda z: list(func(*z))
         layer, options = self._layer(cell, dict(solver_kwargs or {})), self.options
         exact = self.training and (options.ift or options.hook_ift)
         with torch.set_grad_enabled(exact and torch.is_grad_enabled()):
             state: State = layer(z_init if single else list(z_init))
-        assert layer.solution is not None
-        info = SolverInfo.of(layer.solution)
         for _ in range(options.grad if self.training and not exact else 0):
             value: Any = cell(state)
             if isinstance(state, list):
                 state = [a.lerp(b, options.tau) for a, b in zip(state, value, strict=True)]
             else:
                 state = state.lerp(value, options.tau)
-        return [state], info
+        solution = layer.solution
+        assert solution is not None
+        leaves = solution.value if isinstance(solution.value, list) else [solution.value]
+        norm = torch.cat([leaf.reshape(len(leaf), -1) for leaf in leaves], 1).norm(dim=1)
+        relative = solution.residual / norm.clamp_min(torch.finfo(norm.dtype).tiny)
+        return [state], {
+            "abs_lowest": solution.residual,
+            "rel_lowest": relative,
+            "nstep": solution.steps,
+            "status": solution.status,
+        }
 
-    def _layer(self, cell: Callable[..., Any], given: dict[str, Any]) -> Equilibrium:
+    def _layer(self, cell: Callable[..., Any], solver_kwargs: dict[str, Any]) -> Equilibrium:
         o, steps = self.options, self.options.f_max_iter
         if not self.training:
             steps = o.eval_f_max_iter or max(1, int(steps * o.eval_factor))
-        solver = _solver("f", o, given.pop("f_max_iter", steps), given)
+        steps = solver_kwargs.pop("f_max_iter", steps)
+        solver = _solver("f", o, steps, solver_kwargs)
         gradient = Implicit(_solver("b", o, o.b_max_iter, {}))
         layer = Equilibrium(cell, solver=solver, gradient=gradient, on_failure=o.on_failure)
         layer.options = replace(layer.options, log=self.log)
         return layer
 
 
-def _solver(which: str, o: argparse.Namespace, steps: int, given: Mapping[str, Any]) -> Solver:
+def _solver(which: str, o: argparse.Namespace, steps: int, options: Mapping[str, Any]) -> Solver:
     """The method of the forward (``"f"``) or the backward pass, with options of a call."""
     kind, tol, mode = (getattr(o, f"{which}_{name}") for name in ("solver", "tol", "stop_mode"))
     one_of(f"{which}_stop_mode", mode, ("abs", "rel"))
-    _check_fixed("solver_kwargs", given)
-    left = {name: v for name, v in given.items() if name not in _FIXED["solver_kwargs"]}
+    _check_defaults("solver_kwargs", options)
+    left = {name: v for name, v in options.items() if name not in _OPTIONS["solver_kwargs"]}
     solver: Solver
     if isinstance(kind, Solver):
         solver = replace(kind, max_steps=steps)
@@ -231,18 +218,15 @@ def get_deq(args: object = None, **options: Any) -> DEQ:
         >>> [round(float(t), 4) for t in (states[-1][0].detach(), x.grad[0], info["status"][0])]
         [2.0, 2.0, 0.0]
     """
-    known = {**_SUPPORTED, **_FIXED["get_deq"]}
+    known = sorted([*_OPTIONS["get_deq"], *_OPTIONS["states"]])
     if unknown := sorted(set(options) - set(known)):
-        raise TypeError(f"get_deq has no option {unknown[0]!r}; it has {', '.join(sorted(known))}")
-    given = {**_mapping(args), **options}
-    _check_fixed("get_deq", given)
-    o = argparse.Namespace(**{name: given.get(name, v) for name, v in _SUPPORTED.items()})
-    for name in ("ift", "hook_ift"):
-        flag(name, getattr(o, name))
+        raise TypeError(f"get_deq has no option {unknown[0]!r}; it has {', '.join(known)}")
+    chosen = {**_mapping(args), **options}
+    _check_defaults("states", chosen)
+    o = argparse.Namespace(**{n: chosen.get(n, v) for n, v in _OPTIONS["get_deq"].items()})
     if isinstance(o.grad, list) and len(o.grad) == 1:
         (o.grad,) = o.grad
-    for name, least in {"grad": 1, "f_max_iter": 1, "b_max_iter": 1, "eval_f_max_iter": 0}.items():
-        integer(name, getattr(o, name), at_least=least)
+    integer("grad", o.grad, at_least=1)
     for name in ("eval_factor", "tau"):
         real(name, getattr(o, name), above=0)
     return DEQ(o)
@@ -258,15 +242,15 @@ def _mapping(args: object) -> Mapping[str, Any]:
 
 def add_deq_args(parser: argparse.ArgumentParser) -> None:
     """Add torchdeq's options to a program's command line, with its defaults."""
-    for name, default in {**_SUPPORTED, **_FIXED["get_deq"], **_FLAGS}.items():
-        options: dict[str, Any] = {"default": default, "help": f"default: {default}"}
-        if default is None or isinstance(default, bool):
-            options |= {"action": "store_true"}
-        elif isinstance(default, list) or name == "grad":
-            options |= {"type": int, "nargs": "+", "default": [default] if name == "grad" else []}
-        else:
-            options |= {"type": type(default)}
-        parser.add_argument(f"--{name}", **options)
+    for kind in ("get_deq", "states", "norms", "flags"):
+        for name, default in _OPTIONS[kind].items():
+            if default is None or isinstance(default, bool):
+                parser.add_argument(f"--{name}", action="store_true")
+            elif isinstance(default, list) or name == "grad":
+                start = default if isinstance(default, list) else [default]
+                parser.add_argument(f"--{name}", type=int, nargs="+", default=start)
+            else:
+                parser.add_argument(f"--{name}", type=type(default), default=default)
 
 
 def apply_norm(
@@ -286,25 +270,26 @@ def apply_norm(
         args: May have ``norm_type``, instead of the argument, and torchdeq's other options of
             norms at their defaults.
     """
-    given = _mapping(args)
-    norm_type = given.get("norm_type", norm_type)
+    options = _mapping(args)
+    norm_type = options.get("norm_type", norm_type)
     if one_of("norm_type", norm_type, ("weight_norm", "none")) == "none":
         return
-    _check_fixed("apply_norm", given)
+    _check_defaults("norms", options)
     starts, parts = (
         (names,) if isinstance(names, str) else tuple(names or ())
         for names in (prefix_filter_out, filter_out)
     )
     for name, module in list(model.named_modules()):
         left_out = name.startswith(starts) or any(part in name for part in parts)
-        if type(module) in _NORMED and not left_out:
-            parametrizations.weight_norm(module, "weight", _NORMED[type(module)])
+        if type(module) in (*_LINEAR, *_TRANSPOSED) and not left_out:
+            parametrizations.weight_norm(module, "weight", int(type(module) in _TRANSPOSED))
 
 
 def remove_norm(model: nn.Module) -> None:
     """Replace normalized weights by plain ones of the same values."""
     for module in list(model.modules()):
-        if type(module).__bases__[0] in _NORMED and parametrize.is_parametrized(module, "weight"):
+        normed = parametrize.is_parametrized(module, "weight")
+        if normed and isinstance(module, (*_LINEAR, *_TRANSPOSED)):
             parametrize.remove_parametrizations(module, "weight")
 
 
@@ -324,10 +309,10 @@ def jac_reg(f0: Tensor, z0: Tensor, vecs: int = 1, create_graph: bool = True) ->
         vecs: Number of random vectors that it is averaged over.
         create_graph: Whether it is differentiable itself.
     """
-    squares = []
+    total = f0.new_zeros(())
     for _ in range(integer("vecs", vecs, at_least=1)):
         (product,) = torch.autograd.grad(
             f0, z0, torch.randn_like(f0), retain_graph=True, create_graph=create_graph
         )
-        squares.append(product.square().sum())
-    return torch.stack(squares).mean() / z0.numel()
+        total = total + product.square().sum()
+    return total / (vecs * z0.numel())

@@ -81,7 +81,7 @@ def certify(
     from shoal.app import output as out
     from shoal.app.inputs import load_inputs
     from shoal.core import checks
-    from shoal.core.fields import plain
+    from shoal.core.files import plain
     from shoal.core.words import Row
 
     if load is not None:

@@ -127,7 +127,7 @@ def design(
 def _document(found: "shoal.designs.Design", gap: Any) -> dict[str, Any]:
     """A design as plain values."""
     import shoal
-    from shoal.core.fields import plain
+    from shoal.core.files import plain
 
     return {
         "shoal": shoal.__version__,

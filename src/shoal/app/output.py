@@ -169,7 +169,7 @@ def conclude(record: Any, show: Callable[[], None], files: Sequence[Path], *, js
 def template(name: str) -> "Template":
     """One of the templates beside this file."""
     if find_spec("jinja2") is None:
-        raise ImportError("reports need Jinja2, which is not here: pip install 'shoal[plots]'")
+        raise ImportError("reports need Jinja2, which is not here: pip install 'shoal-deq[plots]'")
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(

@@ -11,9 +11,8 @@ from shoal.app.sections import Findings, Section, Subject
 from shoal.app.theory_sections import EQUIVALENTS, KERNELS, SPECTRUM, WELL_POSEDNESS
 from shoal.core import checks
 from shoal.core.exceptions import AccuracyError, ConvergenceError
-from shoal.core.fields import plain
 from shoal.core.figures import Figure, empty_figure, style
-from shoal.core.files import finite, json_text
+from shoal.core.files import finite, json_text, plain
 from shoal.core.words import Row
 
 Analysis = dict[Section, Findings]

@@ -12,7 +12,7 @@ from shoal.activations import Activation
 from shoal.activations.names import as_activation
 from shoal.architectures.layers import Layers, Weights, squared_gain
 from shoal.core import checks
-from shoal.core.fields import stated_fields
+from shoal.core.files import stated_fields
 
 _MOST_LAYERS = 10**5
 

@@ -3,7 +3,7 @@
 The equivalent is s·(XᵀX + V B Vᵀ) + shift with X = Z + M Jᵀ/√p, where the columns of Z are
 centered, and V = [J/√p, F], F made from the deviations of the squared norms from their classes'
 means. In units of s it is ZᵀZ + U S Uᵀ with U = [J/√p, ZᵀM, F], and an isolated eigenvalue z is
-a zero of det(I + S Γ(z)), Γ = Uᵀ(ZᵀZ − z)^{-1}U, whose limit docs/spectra.md derives.
+a zero of det(I + S Γ(z)), Γ = Uᵀ(ZᵀZ − z)^{-1}U, whose limit docs/equivalents.md gives.
 
 Γ increases with z between two parts of the support, and so do the eigenvalues of the symmetric
 matrix [[Γ, I], [I, −S]], which is singular exactly at the isolated eigenvalues: their number in

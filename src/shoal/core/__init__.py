@@ -1,4 +1,4 @@
-"""What everything stands on: checks of arguments, exceptions, files, settings and caches."""
+"""The foundation: checks of arguments, exceptions, files, settings and caches."""
 
 from shoal.core.caches import clear_caches
 from shoal.core.exceptions import AccuracyError, ConvergenceError, ConvergenceWarning

@@ -1,4 +1,4 @@
-"""Argument checks that name the argument, what was expected and what came."""
+"""Argument checks whose errors name the argument, the expected value and the value received."""
 
 import math
 import os
@@ -25,7 +25,7 @@ _REPR.maxlist = _REPR.maxtuple = _REPR.maxset = _REPR.maxfrozenset = 8
 
 
 def shown(value: object) -> str:
-    """The value as a message shows it: short, and whatever it is.
+    """A short representation of any value, for messages.
 
     Example:
         >>> shown([*range(100)])
@@ -35,7 +35,7 @@ def shown(value: object) -> str:
 
 
 def number(name: str, value: object) -> float:
-    """Return a real number as a float, perhaps infinite or NaN, or say why it is not one."""
+    """Return a real number as a float, perhaps infinite or NaN, or raise."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name} must be a real number, got {shown(value)}")
     try:
@@ -55,20 +55,20 @@ def real(
     at_least: float = -math.inf,
     at_most: float = math.inf,
 ) -> float:
-    """Return ``value`` as a finite float in the given range, or say why it is not one."""
-    found = number(name, value)
-    if not math.isfinite(found):
-        raise ValueError(f"{name} must be finite, got {found}")
+    """Return ``value`` as a finite float in the given range, or raise."""
+    converted = number(name, value)
+    if not math.isfinite(converted):
+        raise ValueError(f"{name} must be finite, got {converted}")
     limits = (
-        (found > above, ">", above),
-        (found < below, "<", below),
-        (found >= at_least, ">=", at_least),
-        (found <= at_most, "<=", at_most),
+        (converted > above, ">", above),
+        (converted < below, "<", below),
+        (converted >= at_least, ">=", at_least),
+        (converted <= at_most, "<=", at_most),
     )
     for holds, relation, limit in limits:
         if not holds:
-            raise ValueError(f"{name} must be {relation} {limit:g}, got {found:g}")
-    return found
+            raise ValueError(f"{name} must be {relation} {limit:g}, got {converted:g}")
+    return converted
 
 
 def size(name: str, value: object) -> int:
@@ -77,7 +77,7 @@ def size(name: str, value: object) -> int:
 
 
 def room(name: str, *shape: int) -> None:
-    """Say that ``name`` asks for a tensor of float64 that this machine's memory cannot hold."""
+    """Reject a float64 tensor that this machine's memory cannot hold."""
     needed, there = 8 * math.prod(shape), _machine_memory()
     if needed > there:
         raise ValueError(
@@ -88,37 +88,37 @@ def room(name: str, *shape: int) -> None:
 
 @cache
 def _machine_memory() -> int:
-    """The bytes of memory, or of a 64-bit address where the system does not tell."""
+    """The bytes of memory, or of a 64-bit address space if the system does not report them."""
     if "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return 2**47
 
 
 def integer(name: str, value: object, *, at_least: int, below: int = 2**63) -> int:
-    """Return ``value`` as an int in the given range, or say why it is not one.
+    """Return ``value`` as an int in the given range, or raise.
 
     The range ends where torch's integers do, unless another end is given.
     """
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"{name} must be an integer, got {shown(value)}")
-    found = int(value)
-    if found < at_least:
-        raise ValueError(f"{name} must be >= {at_least}, got {shown(found)}")
-    if found >= below:
+    converted = int(value)
+    if converted < at_least:
+        raise ValueError(f"{name} must be >= {at_least}, got {shown(converted)}")
+    if converted >= below:
         limit = f"2**{below.bit_length() - 1}" if below.bit_count() == 1 else str(below)
-        raise ValueError(f"{name} must be < {limit}, got {shown(found)}")
-    return found
+        raise ValueError(f"{name} must be < {limit}, got {shown(converted)}")
+    return converted
 
 
 def flag(name: str, value: object) -> bool:
-    """Return ``value`` if it is True or False, or say that it is not."""
+    """Return ``value`` if it is True or False, or raise."""
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be True or False, got {shown(value)}")
     return value
 
 
 def unmasked(name: str, value: object) -> None:
-    """Say that an array has masked entries, which would silently be taken as numbers, if it has."""
+    """Reject masked entries of an array, which would silently be taken as numbers."""
     if isinstance(value, np.ma.MaskedArray) and (count := int(np.sum(value.mask))):
         raise ValueError(
             f"{name} must not have masked entries, got {count} of {value.size}; fill them, or "
@@ -127,7 +127,7 @@ def unmasked(name: str, value: object) -> None:
 
 
 def one_of(name: str, value: object, options: Iterable[str]) -> str:
-    """Return ``value`` if it is one of ``options``, or list them."""
+    """Return ``value`` if it is one of ``options``, or raise an error that lists them."""
     options = tuple(options)
     if not isinstance(value, str) or value not in options:
         listed = ", ".join(map(repr, options))
@@ -136,7 +136,7 @@ def one_of(name: str, value: object, options: Iterable[str]) -> str:
 
 
 def items(name: str, value: object, kind: str = "a collection") -> tuple[Any, ...]:
-    """Return what a collection holds, or say that it is none; text is not one.
+    """Return the items of a collection, which text is not, or raise.
 
     The entries of a tensor of one dimension are plain numbers.
     """
@@ -149,7 +149,7 @@ def items(name: str, value: object, kind: str = "a collection") -> tuple[Any, ..
 
 
 def instance(name: str, value: object, kind: type[T]) -> T:
-    """Return ``value`` if it is of a class, or say that it is not."""
+    """Return ``value`` if it is of a class, or raise."""
     if not isinstance(value, kind):
         article = "an" if kind.__name__[0] in "AEIOU" else "a"
         raise TypeError(f"{name} must be {article} {kind.__name__}, got {shown(value)}")
@@ -157,7 +157,7 @@ def instance(name: str, value: object, kind: type[T]) -> T:
 
 
 def function(name: str, value: object) -> None:
-    """Say that ``value`` cannot be called, if it cannot; ``None`` is for what is left out."""
+    """Reject a value that is neither callable nor ``None``."""
     if value is not None and not callable(value):
         raise TypeError(f"{name} must be callable, got {shown(value)}")
 
@@ -169,7 +169,7 @@ def seeded(name: str, seed: object) -> torch.Generator:
 
 
 def as_path(name: str, value: object) -> Path:
-    """Return ``value`` as the path of a file or folder, or say why it cannot be one."""
+    """Return ``value`` as the path of a file or folder, or raise."""
     if not isinstance(value, str | os.PathLike):
         raise TypeError(f"{name} must be a path, got {shown(value)}")
     text = os.fspath(value)
@@ -181,7 +181,7 @@ def as_path(name: str, value: object) -> Path:
 
 
 def float_dtype(name: str, value: object) -> torch.dtype:
-    """Return ``value`` if it is a dtype to compute in, or say that it is not."""
+    """Return ``value`` if it is a dtype to compute in, or raise."""
     if not isinstance(value, torch.dtype) or value not in FLOATS:
         raise TypeError(
             f"{name} must be a floating-point dtype of 16 bits or more, got {shown(value)}"
@@ -190,7 +190,7 @@ def float_dtype(name: str, value: object) -> torch.dtype:
 
 
 def device_of(name: str, value: object, known: str = "cpu, cuda or cuda:N") -> torch.device:
-    """Return a device that torch can use here, or say why it is none."""
+    """Return a device that torch can use here, or raise."""
     if not isinstance(value, str | torch.device):
         raise TypeError(f"{name} must be a device, such as 'cpu' or 'cuda:0', got {shown(value)}")
     try:
@@ -210,7 +210,7 @@ def device_of(name: str, value: object, known: str = "cpu, cuda or cuda:N") -> t
 
 
 def dense_tensor(name: str, value: object) -> Tensor:
-    """Return a floating-point tensor that holds its entries one by one; of any values and size."""
+    """Return a dense floating-point tensor of any size and values, or raise."""
     if not isinstance(value, Tensor):
         raise TypeError(f"{name} must be a floating-point tensor, got {type(value).__name__}")
     if value.dtype not in FLOATS:
@@ -222,7 +222,7 @@ def dense_tensor(name: str, value: object) -> Tensor:
 
 
 def check_layout(name: str, tensor: Tensor) -> None:
-    """Say that a tensor does not hold its entries one by one, if it does not."""
+    """Reject sparse, nested and masked tensors."""
     masked = isinstance(tensor, MaskedTensor)
     if masked or tensor.layout != torch.strided or tensor.is_nested:
         kind = "a nested tensor" if tensor.is_nested else f"layout {tensor.layout}"
@@ -231,7 +231,7 @@ def check_layout(name: str, tensor: Tensor) -> None:
 
 
 def check_values(name: str, tensor: Tensor) -> None:
-    """Say that a tensor has a shape and no values, if so."""
+    """Reject a tensor that has a shape and no values."""
     if tensor.is_meta:
         raise TypeError(f"{name} must be a tensor with values, got one of shapes alone")
 
@@ -240,11 +240,11 @@ def known_tensor(name: str, value: object) -> Tensor:
     """Return a dense floating-point tensor that has values, perhaps none and perhaps NaN."""
     tensor = dense_tensor(name, value)
     check_values(name, tensor)
-    return tensor.resolve_neg()  # views of imaginary parts, of which torch cannot do all
+    return tensor.resolve_neg()  # torch has not all operations for views of imaginary parts
 
 
 def shaped(name: str, value: object, *shape: int | None) -> Tensor:
-    """Return a dense floating-point tensor of a shape, of which ``None`` may be any size."""
+    """Return a dense floating-point tensor of a shape; ``None`` stands for any size."""
     tensor = known_tensor(name, value)
     sizes = tuple(tensor.shape)
     fits = (want in (None, size) for want, size in zip(shape, sizes, strict=False))
@@ -255,7 +255,7 @@ def shaped(name: str, value: object, *shape: int | None) -> Tensor:
 
 
 def writable(name: str, tensor: Tensor) -> None:
-    """Say that entries cannot be written to a tensor one by one, if they cannot."""
+    """Reject a tensor whose entries cannot be overwritten one by one."""
     shared = any(
         step == 0 and size > 1 for step, size in zip(tensor.stride(), tensor.shape, strict=True)
     )
@@ -287,11 +287,11 @@ def as_tensor(x: Any, name: str) -> Any:
 
 def real_array(name: str, value: object) -> NDArray[np.float64]:
     """Return a tensor, an array or a sequence of real numbers as a new array in float64."""
-    given = host_array(name, value) if isinstance(value, Tensor) else value
-    if isinstance(given, np.ndarray) and given.dtype.kind not in "iufO":
-        raise TypeError(f"{name} must be real numbers, got dtype {given.dtype}")
+    array = host_array(name, value) if isinstance(value, Tensor) else value
+    if isinstance(array, np.ndarray) and array.dtype.kind not in "iufO":
+        raise TypeError(f"{name} must be real numbers, got dtype {array.dtype}")
     try:
-        return np.array(given, np.float64)
+        return np.array(array, np.float64)
     except (TypeError, ValueError, OverflowError) as error:
         raise TypeError(f"{name} must be real numbers, got {shown(value)}: {error}") from None
 

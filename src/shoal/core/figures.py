@@ -1,4 +1,4 @@
-"""Empty figures, of a library that is imported when there is something to draw."""
+"""Empty figures and their style; matplotlib is imported with the first of them."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-else:  # names for annotations, so that nobody imports matplotlib before there is something to draw
+else:  # names for annotations
     Axes = Figure = Any
 
 __all__ = ["COLORS", "GRAY", "Axes", "Figure", "empty_figure", "require_matplotlib", "style"]
@@ -36,18 +36,20 @@ _STYLE: dict[Any, Any] = {
 
 
 def require_matplotlib() -> None:
-    """Say what to install if there is nothing to draw with.
+    """Check that figures can be drawn.
 
     Raises:
         ImportError: If matplotlib is not installed.
     """
     if find_spec("matplotlib") is None:
-        raise ImportError("figures need matplotlib, which is not here: pip install 'shoal[plots]'")
+        raise ImportError(
+            "figures need matplotlib, not installed here: pip install 'shoal-deq[plots]'"
+        )
 
 
 @contextmanager
 def style() -> Iterator[None]:
-    """The style of shoal's figures, for what is drawn and saved inside."""
+    """A context in which figures are drawn and saved in shoal's style."""
     require_matplotlib()
     import matplotlib as mpl
 
@@ -56,7 +58,7 @@ def style() -> Iterator[None]:
 
 
 def empty_figure(width: float, height: float) -> Figure:
-    """A figure of a size in inches, whose parts make room for each other.
+    """An empty figure with a size in inches.
 
     Raises:
         ImportError: If matplotlib is not installed.

@@ -1,11 +1,11 @@
-"""Files that appear under their name only when they are complete; checksums and JSON."""
+"""Files that appear under their name only when they are complete; plain values for JSON."""
 
+import dataclasses
 import errno
 import hashlib
 import json
 import math
 import os
-import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -16,16 +16,13 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-# control characters but tabs and ends of lines, and what turns the direction of text
-_UNSEEN = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-
 
 def write_whole(target: Path, write: Callable[[Path], object]) -> None:
     """Replace a file as a whole: an error or a kill leaves the old one.
 
     Args:
         target: The file.
-        write: Writes a file at the path that it is given, beside the target.
+        write: A function that writes a file at a path, beside the target.
 
     Raises:
         OSError: If it cannot be written; the error names the target.
@@ -76,6 +73,54 @@ def checksum(metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
+def stated_fields(value: Any) -> dict[str, Any]:
+    """Fields of a dataclass and their values, without those of ``repr=False`` at their defaults."""
+    return {
+        field.name: getattr(value, field.name)
+        for field in dataclasses.fields(value)
+        if field.repr or getattr(value, field.name) != field.default
+    }
+
+
+def plain(value: Any, what: str = "a configuration") -> Any:
+    """A value as JSON knows it: dataclasses by the names of their classes and fields.
+
+    Args:
+        value: Made of frozen dataclasses, tuples, lists, dictionaries and plain values.
+        what: Its name in errors.
+
+    Raises:
+        TypeError: If something in it is neither a dataclass nor a plain value.
+
+    Example:
+        >>> import shoal
+        >>> plain(shoal.DEQ(shoal.activations.LeakyReLU(0.1), 0.2, 0.8))["activation"]
+        {'class': 'LeakyReLU', 'slope': 0.1}
+    """
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        if set(getattr(value, "__dict__", ())) - {f.name for f in dataclasses.fields(value)}:
+            raise TypeError(
+                f"{what} must not have attributes that are no fields of a dataclass, got {value!r}"
+            )
+        entries = {name: plain(entry, what) for name, entry in stated_fields(value).items()}
+        return {"class": _name(type(value)), **entries}
+    if isinstance(value, tuple | list):
+        return [plain(entry, what) for entry in value]
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {key: plain(entry, what) for key, entry in value.items()}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise TypeError(
+        f"{what} must be made of frozen dataclasses, tuples, numbers and names, got {value!r}"
+    )
+
+
+def _name(kind: type) -> str:
+    """The name of a class; a custom class also has its module."""
+    known = kind.__module__.partition(".")[0] == "shoal"
+    return kind.__qualname__ if known else f"{kind.__module__}.{kind.__qualname__}"
+
+
 def finite(value: Any) -> Any:
     """Plain values without infinities and NaN, which JSON does not have; ``None`` instead.
 
@@ -91,6 +136,5 @@ def finite(value: Any) -> Any:
 
 
 def json_text(document: Any) -> str:
-    """A JSON document for people, machines and terminals, with a newline at its end."""
-    text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
-    return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n"
+    """A JSON document, with a newline at its end."""
+    return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"

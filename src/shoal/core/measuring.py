@@ -14,7 +14,7 @@ _Result = TypeVar("_Result")
 
 
 def timed(function: Callable[[], _Result], device: torch.device) -> tuple[_Result, float]:
-    """What a function returns, and the seconds until the device has finished it."""
+    """The result of a function, and the seconds until the device has finished it."""
     begin = now(device)
     result = function()
     return result, now(device) - begin
@@ -25,34 +25,33 @@ def best_times(
 ) -> dict[str, float]:
     """The shortest of several times of each function, in seconds.
 
-    The functions take turns, so that all see the same machine; each runs once before.
+    Runs of the functions are interleaved; each runs once before.
     """
     times: dict[str, list[float]] = {name: [] for name in functions}
     for attempt in range(repeats + 1):
         for name, function in functions.items():
-            seconds = timed(function, device)[1]  # what it returned is let go of
+            seconds = timed(function, device)[1]
             if attempt:
                 times[name].append(seconds)
     return {name: min(each) for name, each in times.items()}
 
 
 def now(device: torch.device) -> float:
-    """The time, when all that was asked of a device is done."""
+    """The time at which a device has finished all its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()
 
 
 def peak_memory(function: Callable[[], _Result], device: torch.device) -> tuple[_Result, int]:
-    """What a function returns, and the most bytes that it held at once.
+    """The result of a function, and the most bytes that it held at once.
 
-    On a GPU it is what PyTorch's allocator counts. Elsewhere it is the bytes of all tensors that
-    its operations made and that were alive at once, without what an operation needs for itself
-    while it runs.
+    On a GPU, PyTorch's allocator counts them. Elsewhere they are the bytes of all tensors that its
+    operations made and that were alive at once, without the working memory of each operation.
 
     Args:
         function: The function, which is called once.
-        device: Where it computes.
+        device: The device where it computes.
 
     Example:
         >>> x = torch.zeros(1000, dtype=torch.float64)
@@ -82,11 +81,11 @@ class _Alive(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Run an operation, and count what it made."""
+        """Run an operation, and count its results."""
         result = func(*args, **(kwargs or {}))
-        given = {storage.data_ptr() for storage in _storages((args, kwargs))}
+        arguments = {storage.data_ptr() for storage in _storages((args, kwargs))}
         for storage in _storages(result):
-            if storage.data_ptr() not in given:  # neither a view nor an operation in place
+            if storage.data_ptr() not in arguments:  # neither a view nor an operation in place
                 self._count(storage)
         return result
 

@@ -4,7 +4,7 @@ import math
 from fractions import Fraction
 
 UNIT = 2.0**-53  # u of float64
-ROUND_UP = 1 + 64 * UNIT  # what a few operations with positive numbers lose, and more
+ROUND_UP = 1 + 64 * UNIT  # more than a few operations with positive numbers lose
 
 
 def nearest(number: Fraction | float) -> float:

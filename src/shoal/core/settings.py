@@ -1,12 +1,12 @@
-"""Computation that does not depend on what the caller has set in PyTorch.
+"""Computation that does not depend on the caller's settings in PyTorch.
 
 Autocast, TF32, a default device and inference mode are the caller's choices for networks. Kernels
-and the Gaussian calculus state their own errors, seed their own generators, and differentiate on
-the way: under such settings they would lose digits, mix devices, or find derivatives of zero.
+and the Gaussian calculus state their errors, seed their generators and differentiate: under such
+settings they would lose digits, mix devices, or find derivatives of zero.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import wraps
 from threading import Lock
 from typing import Any, ParamSpec, TypeVar
@@ -17,22 +17,19 @@ from torch import Tensor
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
-_AUTOCAST = ("cpu", "cuda")
-_FULL = ("none", "ieee")  # names of a float32 that is one
-
 
 @contextmanager
 def standard_settings() -> Iterator[None]:
     """A context without autocast, TF32, default devices and inference mode.
 
-    Gradients are recorded or not as outside, and not in inference mode; the default dtype stays, as
-    it is one for all threads, and what is computed here names its dtypes.
+    Gradients are recorded as outside, and not in inference mode. The default dtype stays, as it is
+    one for all threads; shoal names its dtypes.
     """
     with ExitStack() as stack:
         if torch.is_inference_mode_enabled():
             stack.enter_context(torch.inference_mode(mode=False))
             stack.enter_context(torch.no_grad())  # which leaving inference mode would end too
-        for kind in _AUTOCAST:
+        for kind in ("cpu", "cuda"):
             if torch.is_autocast_enabled(kind):
                 stack.enter_context(torch.autocast(kind, enabled=False))
         if torch.get_default_device().type != "cpu":
@@ -71,7 +68,8 @@ class _MatrixProducts:
     def __init__(self) -> None:
         self._lock = Lock()
         self._users = 0
-        self._saved: tuple[str | None, list[str]] = (None, [])
+        self._word: str | None = None  # one word for all back ends, where there is one
+        self._names: list[tuple[Any, str]] = []  # back ends with less than float32
 
     @contextmanager
     def full(self) -> Iterator[None]:
@@ -79,45 +77,34 @@ class _MatrixProducts:
         with self._lock:
             self._users += 1
             if self._users == 1:
-                self._saved = _set_full()
+                self._set()
         try:
             yield
         finally:
             with self._lock:
                 self._users -= 1
                 if not self._users:
-                    _restore(*self._saved)
+                    self._restore()
 
+    def _set(self) -> None:
+        backends: Any = torch.backends  # some have no types
+        ends = [(end, end.fp32_precision) for end in (backends.cuda.matmul, backends.mkldnn.matmul)]
+        self._names = [(end, name) for end, name in ends if name not in ("none", "ieee")]
+        self._word = None
+        if self._names:
+            with suppress(RuntimeError):  # back ends were set one by one: there is no word
+                self._word = torch.get_float32_matmul_precision()
+                torch.set_float32_matmul_precision("highest")  # CUDA compares it with its back end
+            for end, _ in self._names:
+                end.fp32_precision = "ieee"
 
-def _back_ends() -> tuple[Any, Any]:
-    every: Any = torch.backends  # some of which have no types
-    return every.cuda.matmul, every.mkldnn.matmul
-
-
-def _set_full() -> tuple[str | None, list[str]]:
-    """Set full precision; return what was set, as one word and for each back end."""
-    before = [end.fp32_precision for end in _back_ends()]
-    if all(name in _FULL for name in before):
-        return None, []
-    try:
-        word = torch.get_float32_matmul_precision()
-    except RuntimeError:  # back ends were set one by one, for which there is no word
-        word = None
-    if word is not None:
-        torch.set_float32_matmul_precision("highest")
-    for end in _back_ends():
-        if end.fp32_precision not in _FULL:
-            end.fp32_precision = "ieee"
-    return word, before
-
-
-def _restore(word: str | None, names: list[str]) -> None:
-    if word is not None:
-        torch.set_float32_matmul_precision(word)
-    for end, name in zip(_back_ends(), names, strict=False):
-        end.fp32_precision = "none"  # as inherited, where that is what it was
-        if end.fp32_precision != name:
-            end.fp32_precision = name
+    def _restore(self) -> None:
+        if self._word is not None:
+            torch.set_float32_matmul_precision(self._word)
+        for end, name in self._names:
+            end.fp32_precision = "none"  # inherited again, if it was
+            if end.fp32_precision != name:
+                end.fp32_precision = name
 
 
 _MATRIX_PRODUCTS = _MatrixProducts()

@@ -1,4 +1,4 @@
-"""Work side by side: in several threads, in each of which torch has one, or on a device."""
+"""Work side by side: in several threads with one thread of torch each, or on a device."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,11 +14,10 @@ _R = TypeVar("_R")
 def side_by_side(
     work: Callable[[_T], _R], items: Sequence[_T], *, in_threads: bool = True
 ) -> Iterator[_R]:
-    """Do work on each item, in as many threads as torch has; yields what it gives, in order.
+    """Do work on each item, in as many threads as torch has; yields the results in order.
 
-    Threads of torch that have worked together on a product stay awake for a while and get in the
-    way of what comes next. Here none of them work together: each thread does all that is to be done
-    with its items.
+    Threads of torch that have worked together on a product stay awake for a while and delay the
+    next operations. Here each thread does all the work on its items alone.
     """
     threads, gradients = torch.get_num_threads(), torch.is_grad_enabled()
     if not in_threads or threads == 1 or len(items) == 1:
@@ -37,14 +36,14 @@ def side_by_side(
             yield waiting.popleft().result()
     finally:
         pool.shutdown(cancel_futures=True)
-        torch.set_num_threads(threads)  # what threads that come later begin with
+        torch.set_num_threads(threads)  # the default of later threads
 
 
 def one_behind(begun: Iterable[Callable[[], _R]]) -> Iterator[_R]:
     """End each piece of work after the next has begun: a device that is waited for has work left.
 
     Args:
-        begun: Begins pieces of work, one by one; each is what ends it.
+        begun: An iterator that begins the pieces one by one and yields the function that ends each.
     """
     last = None
     for end in begun:

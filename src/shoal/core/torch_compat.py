@@ -1,4 +1,4 @@
-"""The private parts of PyTorch that shoal uses, and public ones with the types that they lack.
+"""The private parts of PyTorch that shoal uses, and contexts that its transforms need.
 
 No other file uses a name of PyTorch that begins with an underscore.
 """
@@ -6,7 +6,7 @@ No other file uses a name of PyTorch that begins with an underscore.
 import functools
 import importlib
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from operator import attrgetter
 from typing import Any, ParamSpec, TypeVar, cast
@@ -46,24 +46,24 @@ except ImportError as error:
         f"torch {TESTED[0]} to {TESTED[1]}: install one of these, or a newer shoal"
     ) from error
 
-# names without an underscore, for what is used as it is
+# public names for private parts that are used unchanged
 pytree = _pytree
 is_wrapped = is_functorch_wrapped_tensor  # by a transform of torch.func
-is_batched_by_autograd = is_legacy_batchedtensor  # as by is_grads_batched=True
-next_operation = _get_sequence_nr  # the number that it gets in the graph of autograd
-version: Callable[[Tensor], int] = attrgetter("_version")  # how often it was changed in place
+is_batched_by_autograd = is_legacy_batchedtensor  # by is_grads_batched=True
+next_operation = _get_sequence_nr  # the number of the next operation in autograd's graph
+lent_tensors = _reparametrize_module  # a context in which a module has other tensors
+version: Callable[[Tensor], int] = attrgetter("_version")  # the number of changes in place
 submodules: Callable[[nn.Module], dict[str, nn.Module | None]] = attrgetter("_modules")
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
-_Module = TypeVar("_Module", bound=nn.Module)
 
 
 def apply(operation: type[torch.autograd.Function], *arguments: Any) -> Any:
     """Apply a differentiable operation.
 
-    Outside of ``torch.func`` this leaves out a look at the signature of its ``forward``, which
-    takes longer than some of its matrix products.
+    Outside of ``torch.func`` this skips the check of the signature of ``forward``, which takes
+    longer than a small matrix product.
     """
     if is_transformed(*arguments):
         return operation.apply(*arguments)
@@ -71,34 +71,40 @@ def apply(operation: type[torch.autograd.Function], *arguments: Any) -> Any:
 
 
 def is_transformed(*arguments: Any) -> bool:
-    """Whether a transform of ``torch.func`` is at work, or has left its mark on a tensor."""
+    """Whether a transform of ``torch.func`` is active, or wraps one of the arguments."""
     if peek_interpreter_stack() is not None:
         return True
     return any([isinstance(a, Tensor) and is_wrapped(a) for a in arguments])  # noqa: C419 (short)
 
 
-def is_mapped(value: Any) -> bool:
-    """Whether ``torch.func.vmap`` maps over a tensor, in whatever transforms it is wrapped."""
-    while isinstance(value, Tensor) and is_wrapped(value):
-        if is_batchedtensor(value):
-            return True
+def _wrappers(value: Tensor) -> Iterator[Tensor]:
+    """A tensor and the tensors inside of it, from the outermost transform to the innermost."""
+    while is_wrapped(value):
+        yield value
         value = get_unwrapped(value)
-    return False
+
+
+def _bare(value: Tensor) -> Tensor:
+    """The tensor below all transforms."""
+    while is_wrapped(value):
+        value = get_unwrapped(value)
+    return value
+
+
+def is_mapped(value: Any) -> bool:
+    """Whether ``torch.func.vmap`` maps over a tensor, within any other transforms."""
+    return isinstance(value, Tensor) and any(map(is_batchedtensor, _wrappers(value)))
 
 
 def largest(values: Tensor) -> float:
     """The largest entry as a number, NaN if there is one, below all transforms."""
-    while is_wrapped(values):
-        values = get_unwrapped(values)
-    return float(values.max())
+    return float(_bare(values).max())
 
 
 def extremes(values: Tensor) -> tuple[float, float]:
     """The smallest and the largest entry as numbers, NaN if there is one, below all transforms."""
-    while is_wrapped(values):
-        values = get_unwrapped(values)
-    least, most = torch.aminmax(values)
-    return float(least), float(most)
+    least, most = torch.stack(torch.aminmax(_bare(values))).tolist()  # a GPU is waited for once
+    return least, most
 
 
 def physical(values: Tensor, columns: int = 0) -> Tensor:
@@ -106,19 +112,14 @@ def physical(values: Tensor, columns: int = 0) -> Tensor:
 
     Args:
         values: The tensor.
-        columns: How many dimensions it has besides rows.
+        columns: Number of its dimensions besides rows.
     """
-    mapped: list[int] = []
-    while is_wrapped(values):
-        if is_batchedtensor(values):
-            mapped.append(maybe_get_bdim(values))
-        values = get_unwrapped(values)
+    mapped = [maybe_get_bdim(v) for v in _wrappers(values) if is_batchedtensor(v)]
+    values = _bare(values)
     dims = [*range(values.dim())]
     first = [dims.pop(dim) for dim in reversed(mapped)]  # each counts without those inside
-    found = values.detach().permute(first + dims).flatten(0, values.dim() - 1 - columns)
-    while is_wrapped(found):  # by a transform that is at work
-        found = get_unwrapped(found)
-    return found
+    rows = values.detach().permute(first + dims).flatten(0, values.dim() - 1 - columns)
+    return _bare(rows)  # an active transform wraps new tensors
 
 
 def below_unmapped(*tensors: Tensor) -> AbstractContextManager[Any]:
@@ -136,60 +137,39 @@ def below_unmapped(*tensors: Tensor) -> AbstractContextManager[Any]:
 
 
 def is_followed(value: Tensor) -> bool:
-    """Whether derivatives by it are taken around the transform that is at work, or later."""
+    """Whether derivatives by it are taken outside of the active transform, or later."""
     innermost = peek_interpreter_stack()
     level = 0 if innermost is None else innermost.level()
-    while is_wrapped(value):
-        if is_gradtrackingtensor(value) and maybe_get_level(value) < level:
-            return True
-        value = get_unwrapped(value)
-    return value.requires_grad
+    outer = (is_gradtrackingtensor(v) and maybe_get_level(v) < level for v in _wrappers(value))
+    return any(outer) or _bare(value).requires_grad
 
 
 def below_transform(function: Callable[..., Tensor], *arguments: Any) -> Tensor:
-    """Call a function where the innermost forward mode of ``torch.func`` does not reach.
+    """Call a function outside of the innermost forward mode of ``torch.func``.
 
-    Inside of it, tangents of custom operations are computed with forward mode turned off for the
-    transforms around it, too, which would then take them for constants, without a word.
+    Inside of it, tangents of custom operations are computed with forward mode turned off for outer
+    transforms, too, which would silently treat them as constants.
 
     Args:
-        function: What to call.
-        arguments: Trees of tensors, of which none is followed by that transform.
+        function: The function.
+        arguments: Trees of tensors that this transform does not follow.
     """
     interpreter = retrieve_current_functorch_interpreter()
     level = interpreter.level()
     below = pytree.tree_map_only(Tensor, lambda t: _unwrap_for_grad(t, level), arguments)
     with _set_fwd_grad_enabled(True), interpreter.lower():
-        found = function(*below)
-    return _wrap_for_grad(found, level)
+        value = function(*below)
+    return _wrap_for_grad(value, level)
 
 
-def full_precision(tensor: Tensor) -> AbstractContextManager[Any]:
-    """A context without autocast on the tensor's device."""
-    kind = tensor.device.type
-    return torch.autocast(kind, enabled=False) if is_autocast(kind) else nullcontext()
+def without_forward_mode() -> AbstractContextManager[Any]:
+    """A context in which forward mode follows nothing."""
+    return cast("AbstractContextManager[Any]", _set_fwd_grad_enabled(False))
 
 
-def in_full_precision(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Turn autocast off in a function, on the device of the first tensor that it is given."""
-
-    @functools.wraps(function)
-    def wrapped(*arguments: _P.args, **options: _P.kwargs) -> _R:
-        first = next((a for a in arguments if isinstance(a, Tensor)), None)
-        if first is None or not is_autocast(first.device.type):
-            return function(*arguments, **options)
-        with full_precision(first):
-            return function(*arguments, **options)
-
-    return wrapped
-
-
-_has_autocast = functools.cache(torch.amp.is_autocast_available)  # for a kind of device
-
-
-def is_autocast(kind: str) -> bool:
-    """Whether autocast is on, for a kind of device."""
-    return _has_autocast(kind) and torch.is_autocast_enabled(kind)
+def in_forward_mode() -> bool:
+    """Whether forward mode may follow something, outside of ``torch.func``."""
+    return forward_ad._current_level >= 0
 
 
 def vjp(
@@ -197,12 +177,12 @@ def vjp(
 ) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
     """The value of a function, and the product with its transposed Jacobian.
 
-    Both are differentiable in all that the function depends on. Outside of ``torch.func`` they are
-    made by plain autograd, which every operation knows.
+    Both are differentiable in everything that the function depends on. Outside of ``torch.func``
+    plain autograd computes them, which supports every operation.
     """
     if is_transformed(point):
-        found = torch.func.vjp(function, point)
-        return found[0], lambda cotangent: cast("Tensor", found[1](cotangent)[0])
+        outcome = torch.func.vjp(function, point)
+        return outcome[0], lambda cotangent: cast("Tensor", outcome[1](cotangent)[0])
     with torch.enable_grad():
         start = point.view_as(point) if point.requires_grad else point.detach().requires_grad_()
         value = function(start)
@@ -210,81 +190,54 @@ def vjp(
     def pull(cotangent: Tensor) -> Tensor:
         if not value.requires_grad:
             return torch.zeros_like(start)
-        # as torch.autograd.grad does after its checks, which take as long as a small product
-        keep, again = True, torch.is_grad_enabled()
+        # torch.autograd.grad without its checks, which take as long as a small product
+        again = torch.is_grad_enabled()
         (product,) = _engine_run_backward(
-            (value,), (cotangent,), keep, again, (start,), True, accumulate_grad=False
+            (value,), (cotangent,), True, again, (start,), True, accumulate_grad=False
         )
-        if product is None:
-            return torch.zeros_like(start, requires_grad=again)
-        return product
+        return torch.zeros_like(start, requires_grad=again) if product is None else product
 
     return value, pull
 
 
 def named_tensors(module: nn.Module) -> dict[str, Tensor]:
-    """The parameters and buffers of a module, or what stands in for them at the moment.
+    """All parameters and buffers of a module, or the tensors that replace them at the moment.
 
-    By one name for each place that holds one: a layer with two names has one, since what is lent to
-    it twice would not be taken back.
+    A layer with two names appears under one, as a tensor that is lent twice would not be returned.
     """
-    found: dict[str, Tensor] = {}
-    places: set[int] = set()
+    tensors: dict[str, Tensor] = {}
+    seen: set[int] = set()
     for prefix, owner in module.named_modules(remove_duplicate=False):
-        for held in (owner._parameters, owner._buffers):  # which copies of a module share
-            if held and id(held) not in places:
-                places.add(id(held))
-                for name, tensor in held.items():
-                    if tensor is not None:
-                        found[f"{prefix}.{name}" if prefix else name] = tensor
-    return found
+        for group in (owner._parameters, owner._buffers):  # which copies of a module share
+            if id(group) not in seen:
+                seen.add(id(group))
+                named = {f"{prefix}.{name}".lstrip("."): tensor for name, tensor in group.items()}
+                tensors |= {name: tensor for name, tensor in named.items() if tensor is not None}
+    return tensors
 
 
 def changed_copy(
-    module: _Module,
-    *,
-    modules: Mapping[str, nn.Module | None] | None = None,
-    tensors: Mapping[str, Tensor] | None = None,
-    **attributes: object,
-) -> _Module:
-    """A copy of a module that shares with it all that is not given, parametrized modules too.
-
-    Args:
-        module: The module.
-        modules: All of its submodules, by name.
-        tensors: One for each of its own parameters and buffers, by name.
-        attributes: Any other attributes.
-    """
-    other = object.__new__(type(module))
-    other.__dict__ = {**module.__dict__, **attributes}
-    if modules is not None:
-        other.__dict__["_modules"] = dict(modules)
-    if tensors is not None:
-        for held in ("_parameters", "_buffers"):
-            other.__dict__[held] = {name: tensors.get(name) for name in module.__dict__[held]}
-    return other
+    module: nn.Module, children: dict[str, nn.Module | None], **attributes: object
+) -> nn.Module:
+    """A copy of a module with other submodules and attributes that shares everything else."""
+    copy: nn.Module = object.__new__(type(module))
+    copy.__dict__ = {**module.__dict__, **attributes, "_modules": children}
+    return copy
 
 
 def is_called_otherwise(module: nn.Module) -> bool:
-    """Whether a call of a module is more than its ``forward``: hooks of its own, or compiled."""
-    several = (
-        module._forward_pre_hooks,
-        module._forward_hooks,
-        module._backward_pre_hooks,
-        module._backward_hooks,
+    """Whether a call of a module is more than its ``forward``: it has hooks, or is compiled."""
+    hooks = (
+        *(module._forward_pre_hooks, module._forward_hooks),
+        *(module._backward_pre_hooks, module._backward_hooks),
     )
-    return any(several) or module._compiled_call_impl is not None
-
-
-def lent_tensors(module: nn.Module, tensors: Mapping[str, Tensor]) -> AbstractContextManager[Any]:
-    """A context in which a module has other parameters and buffers."""
-    return _reparametrize_module(module, dict(tensors))
+    return any(hooks) or module._compiled_call_impl is not None
 
 
 def outside_tensors(
     value: Tensor, point: Tensor | None, known: Iterable[Tensor], since: int
 ) -> tuple[Tensor, ...] | None:
-    """The tensors that a value was computed from and that autograd follows, but for one point.
+    """The tensors that a value was computed from and that autograd follows, except for one point.
 
     Args:
         value: The value.
@@ -293,10 +246,10 @@ def outside_tensors(
         since: The number of the first operation that belongs to the computation.
 
     Returns:
-        Them, or ``None`` if there are some that are neither leaves nor known.
+        The tensors, or ``None`` if some are neither leaves nor known.
     """
     by_edge = {(t.grad_fn, t.output_nr): t for t in known if t.grad_fn is not None}
-    found: dict[int, Tensor] = {}
+    sources: dict[int, Tensor] = {}
     seen, left = set(), [(value.grad_fn, 0)]
     while left:
         edge = left.pop()
@@ -307,20 +260,20 @@ def outside_tensors(
         if node.name() == "torch::autograd::AccumulateGrad":
             leaf: Tensor = node.variable  # type: ignore[attr-defined]
             if leaf is not point:
-                found[id(leaf)] = leaf
+                sources[id(leaf)] = leaf
         elif edge in by_edge:
-            found[id(by_edge[edge])] = by_edge[edge]
+            sources[id(by_edge[edge])] = by_edge[edge]
         elif node._sequence_nr() < since:
             return None
         else:
             left += node.next_functions
-    return tuple(found.values())
+    return tuple(sources.values())
 
 
 def depends(value: Tensor, point: Tensor) -> bool:
     """Whether autograd follows a value to anything but a leaf."""
-    found = outside_tensors(value, point, (), 0)
-    return found is None or bool(found)
+    sources = outside_tensors(value, point, (), 0)
+    return sources is None or bool(sources)
 
 
 def is_known(value: Tensor, tensors: Iterable[Tensor], since: int) -> bool:
@@ -331,22 +284,22 @@ def is_known(value: Tensor, tensors: Iterable[Tensor], since: int) -> bool:
         tensors: The tensors.
         since: The number of the first operation that belongs to the computation.
     """
-    several = [*tensors]
+    known = [*tensors]
     while is_wrapped(value):
         level = maybe_get_level(value)
         if value.grad_fn is not None:
-            found = outside_tensors(value, None, several, since)
-            if found is None or not {*map(id, found)} <= {*map(id, several)}:
+            sources = outside_tensors(value, None, known, since)
+            if sources is None or not {*map(id, sources)} <= {*map(id, known)}:
                 return False
         value = get_unwrapped(value)
-        several = [get_unwrapped(t) if maybe_get_level(t) == level else t for t in several]
+        known = [get_unwrapped(t) if maybe_get_level(t) == level else t for t in known]
     return True
 
 
 def kept_buffers() -> AbstractContextManager[Any]:
-    """A context in which compiled parts of a map keep what their backward pass is made of.
+    """A context in which compiled parts of a map keep the tensors of their backward pass.
 
-    It runs many times; a compiler that knows of one overwrites what that needs ("donated buffers").
+    That pass runs many times; compiled for one pass, it overwrites its inputs ("donated buffers").
     """
     compiler = sys.modules.get("torch._dynamo.convert_frame")
     if compiler is None or not compiler.FRAME_COUNTER:  # nothing has been compiled
@@ -356,16 +309,21 @@ def kept_buffers() -> AbstractContextManager[Any]:
     return context
 
 
-def without_forward_mode() -> AbstractContextManager[Any]:
-    """A context in which forward mode follows nothing."""
-    return cast("AbstractContextManager[Any]", _set_fwd_grad_enabled(False))
+def uncompiled(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Keep a loop of unknown length out of ``torch.compile``; the code around it is compiled.
+
+    Unlike ``torch.compiler.disable``, it imports the compiler with the first call only: that is 40%
+    of the time that importing shoal takes.
+    """
+    return cast("Callable[_P, _R]", _disable_dynamo(function))
 
 
 @contextmanager
 def without_fused_attention() -> Iterator[None]:
-    """Where attention is made of products, which can be differentiated twice and in forward mode.
+    """A context in which attention is computed by products, with derivatives of every order.
 
-    PyTorch's fused attention cannot, nor the fast path of its multi-head attention.
+    PyTorch's fused attention has no second derivatives and no forward mode, nor has the fast path
+    of its multi-head attention.
     """
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
@@ -376,15 +334,27 @@ def without_fused_attention() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(fast)
 
 
-def in_forward_mode() -> bool:
-    """Whether forward mode may follow something, outside of ``torch.func``."""
-    return forward_ad._current_level >= 0
+_has_autocast = functools.cache(torch.amp.is_autocast_available)  # for a kind of device
 
 
-def uncompiled(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Keep a loop of unknown length out of ``torch.compile``; what surrounds it is compiled.
+def is_autocast(kind: str) -> bool:
+    """Whether autocast is on, for a kind of device."""
+    return _has_autocast(kind) and torch.is_autocast_enabled(kind)
 
-    Like ``torch.compiler.disable``, which would import the compiler at once: 40% of the time that
-    importing shoal takes. This imports it with the first call.
-    """
-    return cast("Callable[_P, _R]", _disable_dynamo(function))
+
+def full_precision(tensor: Tensor) -> AbstractContextManager[Any]:
+    """A context without autocast on the tensor's device."""
+    kind = tensor.device.type
+    return torch.autocast(kind, enabled=False) if is_autocast(kind) else nullcontext()
+
+
+def in_full_precision(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Turn autocast off in a function, on the device of its first tensor."""
+
+    @functools.wraps(function)
+    def wrapped(*arguments: _P.args, **options: _P.kwargs) -> _R:
+        first = next((a for a in arguments if isinstance(a, Tensor)), None)
+        with nullcontext() if first is None else full_precision(first):
+            return function(*arguments, **options)
+
+    return wrapped

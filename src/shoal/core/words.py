@@ -7,7 +7,7 @@ from shoal.core.figures import Axes, Figure
 
 
 def counted(count: int, word: str) -> str:
-    """A number of things, with an s where they are not one.
+    """A number of things, with a plural s unless it is one.
 
     Example:
         >>> counted(1, "sample"), counted(3, "sample")
@@ -36,9 +36,9 @@ class Row(NamedTuple):
     Attributes:
         quantity: Name of the quantity.
         value: Its value, as text.
-        meaning: What the value says.
+        meaning: Meaning of the value.
         holds: For an entry of a checklist, whether it holds.
-        contradicted: Whether it was predicted, and the data disagree.
+        contradicted: Whether the data contradict it as a prediction.
     """
 
     quantity: str

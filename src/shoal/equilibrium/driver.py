@@ -9,13 +9,13 @@ from torch import Tensor
 from shoal.core.torch_compat import full_precision, is_transformed, largest
 from shoal.equilibrium.problem import Linearization, Problem
 from shoal.equilibrium.solution import Solution, Status
-from shoal.equilibrium.solver import Solver
+from shoal.equilibrium.solver import Picard, Solver
 from shoal.equilibrium.verdict import Verdict
 
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """A solution, and what is known besides.
+    """A solution, and how it was reached.
 
     Attributes:
         solution: The solution.
@@ -85,8 +85,12 @@ def drive_through(
     return outcome
 
 
-def _driven(problem: Problem, solver: Solver, z: Tensor, followed: bool) -> Outcome:
-    verdict, state, step = Verdict(solver, problem), solver.init(z), 0
+def _driven(problem: Problem, solver: Solver, start: Tensor, followed: bool) -> Outcome:
+    recorder = problem.recorder if isinstance(solver, Picard) else None
+    recorded = recorder and recorder.solve(problem, solver, start, followed=followed)
+    if recorded:
+        return Outcome(recorded[0], converged=True, near=recorded[1])
+    z, verdict, state, step = start, Verdict(solver, problem), solver.init(start), 0
     transformed = is_transformed(z)  # whose grad modes are not this one's
     while True:
         near = None
@@ -96,6 +100,8 @@ def _driven(problem: Problem, solver: Solver, z: Tensor, followed: bool) -> Outc
         value = value if near is None and not transformed else value.detach()
         solution = verdict.look(value, z, step)
         if solution is not None:
+            if recorder is not None:
+                recorder.learn(problem, solver, start, step if verdict.converged else 0)
             near = near if verdict.reached is None else None
             return Outcome(solution, verdict.converged, verdict.reached, near)
         del near  # whose graph is no longer needed

@@ -34,11 +34,12 @@ class Linearization:
         z: The point.
         value: $f(z)$, with a graph to all that the map depends on.
         pull: $J^\top g$, by autograd.
+        problem: The map.
         samples_coupled: Whether samples may depend on each other.
     """
 
     def __init__(self, problem: "Problem", z: Tensor) -> None:
-        self.z, self.samples_coupled = z, problem.samples_coupled
+        self.z, self.problem, self.samples_coupled = z, problem, problem.samples_coupled
         self.value, self.pull = vjp(problem.evaluate, z)
 
     @cached_property
@@ -53,10 +54,12 @@ class Problem(ABC):
     Attributes:
         evaluations: How often it was evaluated, or a product with its Jacobian was formed.
         samples_coupled: Whether samples may depend on each other, for all that is known.
+        recorder: The recordings of its iterations on a GPU, if there may be some.
     """
 
     evaluations: int = 0
     samples_coupled: bool = True
+    recorder: Any = None
 
     @abstractmethod
     def evaluate(self, z: Tensor) -> Tensor:
@@ -86,8 +89,8 @@ class Problem(ABC):
                 together[place] = tensor
             return self.with_tensors(*together).evaluate(z)
 
-        found = torch.func.vjp(value, *(tensors[place] for place in places))
-        pull: Callable[[Tensor], tuple[Tensor, ...]] = found[1]
+        pull: Callable[[Tensor], tuple[Tensor, ...]]
+        pull = torch.func.vjp(value, *(tensors[place] for place in places))[1]
         return pull
 
     def derivative_at(self, z: Tensor) -> Product:
@@ -96,7 +99,7 @@ class Problem(ABC):
             return self.counted(self.linearize(z).push)
 
     def counted(self, product: Product) -> Product:
-        """A product of which each is counted as an evaluation."""
+        """A product that counts each call as an evaluation."""
 
         def call(vector: Tensor) -> Tensor:
             self.evaluations += 1
@@ -139,7 +142,7 @@ class FunctionProblem(Problem):
         self._given: list[Tensor] = []
         for one in (*self.inputs, *self.named.values()):
             for leaf in (one,) if isinstance(one, Tensor) else pytree.tree_leaves(one):
-                if isinstance(leaf, MaskedTensor):  # most operations of which have no derivative
+                if isinstance(leaf, MaskedTensor):  # most of its operations have no derivative
                     raise TypeError(
                         "inputs must be plain tensors, got a MaskedTensor; give its values, and "
                         "the mask as another input"
@@ -189,14 +192,35 @@ class FunctionProblem(Problem):
 
     def with_tensors(self, *tensors: Tensor) -> "FunctionProblem":
         """The map with other inputs, parameters and buffers."""
-        count, given = len(self._given), iter(tensors)
-        other = copy(self)
-        other.inputs, other.named = pytree.tree_map_only(
-            Tensor, lambda _: next(given), (self.inputs, self.named)
-        )
-        other._given = [*tensors[:count]]
+        count = len(self._given)
+        other = self.with_inputs(tensors[:count])
+        other._given, other.recorder = [*tensors[:count]], None
         other._lent = other._held = dict(zip(self._held, tensors[count:], strict=True))
         other.tensors, other._checked = tensors, not other._lent
+        return other
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a call is the function alone: no autocast, random numbers or lent parameters."""
+        return self._checked and not self._lent and (self.scope is None or self.scope.is_plain)
+
+    @property
+    def may_replay(self) -> bool:
+        """Whether that may be so, before the first call."""
+        return not self._lent and (self.scope is None or not self.scope.autocast)
+
+    @property
+    def inputs_given(self) -> int:
+        """How many of the tensors are inputs."""
+        return len(self._given)
+
+    def with_inputs(self, inputs: Sequence[Tensor]) -> "FunctionProblem":
+        """The map with other inputs, and the parameters that its module has."""
+        tensors = iter(inputs)
+        other = copy(self)
+        other.inputs, other.named = pytree.tree_map_only(
+            Tensor, lambda _: next(tensors), (self.inputs, self.named)
+        )
         return other
 
     def linearize(self, z: Tensor) -> Linearization:
@@ -232,7 +256,7 @@ class LinearProblem(Problem):
         self, near: Linearization, right: Tensor, *, adjoint: bool, of: Problem | None = None
     ) -> None:
         self.near, self.right, self.adjoint, self.of = near, right, adjoint, of
-        self.samples_coupled = near.samples_coupled
+        self.samples_coupled, self.recorder = near.samples_coupled, near.problem.recorder
         self.product = near.pull if adjoint else near.push
 
     @property
@@ -304,14 +328,14 @@ def mapped(
     assert problem.of is not None
     of, others = mapped(problem.of, tensors[2:], dims[2:], count)
     right, z = (merged_rows(t, d, count) for t, d in zip(tensors[:2], dims[:2], strict=True))
-    several = LinearProblem(of.linearize(z), right, adjoint=problem.adjoint, of=of)
-    return several, [right, z, *others]
+    copies = LinearProblem(of.linearize(z), right, adjoint=problem.adjoint, of=of)
+    return copies, [right, z, *others]
 
 
 def merged_rows(tensor: Tensor, dim: int | None, count: int) -> Tensor:
     """The rows of all copies, one copy after the other."""
-    several = tensor.expand(count, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
-    return several.reshape(-1, *several.shape[2:])
+    copies = tensor.expand(count, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+    return copies.reshape(-1, *copies.shape[2:])
 
 
 class CallScope:

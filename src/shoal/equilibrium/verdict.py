@@ -2,8 +2,8 @@
 
 There are two tiers. Each look forms two norms for each sample and reads one number, by how much the
 worst sample misses its tolerance; mostly that falls, or says that all have converged. Where it does
-neither, every fifteenth step, and in the end, the full verdict judges each sample: a function of
-tensors, of what is known and of the step's norms, to what is known then.
+neither, every fifteenth step, and in the end, the full verdict judges each sample. It is a function
+of tensors, which updates the record of each sample by the norms of the step.
 """
 
 import math
@@ -26,7 +26,7 @@ _FALLEN = 1e3  # by which factor a residual falls at least where a large iterate
 _STRAIGHT = 0.5  # share of a path's length between its ends, if it leads straight away
 _STEADY = 0.995  # share of the residual of ten steps before, if it does not fall
 _RUNNING = -1  # the code of a sample that has not ended yet
-_PLAIN = {torch.float64: (1e-120, 1e120), torch.float32: (1e-8, 1e12)}  # sizes with plain squares
+PLAIN = {torch.float64: (1e-120, 1e120), torch.float32: (1e-8, 1e12)}  # sizes with plain squares
 _DRIFTS = (
     "the state grows by a constant each iteration: a residual stream without normalization of the "
     "state has no equilibrium; normalize the state, or run a fixed number of iterations"
@@ -34,7 +34,7 @@ _DRIFTS = (
 
 
 class Known(NamedTuple):
-    """What is known of each sample.
+    """The record of each sample.
 
     Attributes:
         status: A :class:`Status`, or -1 while it runs.
@@ -116,10 +116,10 @@ class Tolerance(NamedTuple):
 def judge(
     known: Known, tolerance: Tolerance, look: Look, end: int, *, before: Tensor | None = None
 ) -> tuple[Known, Tensor]:
-    """The full verdict: what is known after one more step, and by how much running samples miss.
+    """The full verdict: the record after one more step, and by how much running samples miss.
 
     Args:
-        known: What was known before.
+        known: The record before the step.
         tolerance: How far off each sample may be.
         look: The iterate, and its norms.
         end: The last step.
@@ -203,7 +203,7 @@ class Verdict:
     def _begin(self, value: Tensor, z: Tensor) -> Solution | None:
         residual, size = plain_norms(value, z)
         first = torch.maximum(residual, size)
-        low, high = _PLAIN.get(z.dtype, _PLAIN[torch.float32])
+        low, high = PLAIN.get(z.dtype, PLAIN[torch.float32])
         least, most = extremes(first)
         if not low <= least <= most <= high:
             residual, size = safe_norms(value, z)

@@ -194,12 +194,6 @@ def check_classes(y: Tensor, count: int) -> None:
         )
 
 
-def check_known(labels: Tensor, decisions: Decisions) -> None:
-    """Refuse labels that are all to be ignored."""
-    if decisions.kind != "value" and bool((labels == IGNORED).all()):
-        raise ValueError(f"y must have labels besides {IGNORED}, got no others")
-
-
 def _kind(logits: Tensor, y: Tensor | None) -> tuple[Kind, int]:
     """What an output is, by its shape and that of the labels."""
     axis = _axis(logits, y)

@@ -3,7 +3,7 @@
 import io
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from typing import Any
@@ -13,11 +13,8 @@ from torch import Tensor, fx
 from torch.nn import Module
 
 from shoal.core.torch_compat import pytree
+from shoal.equilibrium import Equilibrium, Solution
 
-_RECORDERS = (
-    *("torch.fx.experimental.symbolic_shapes", "torch.export", "torch._export"),
-    "torch._subclasses.fake_tensor",
-)
 _IDENTITIES = {  # operations that pass their first argument on
     *("aten::detach", "aten::detach_", "aten::alias", "aten::lift_fresh_copy"),
     *("aten::lift_fresh", "aten::lift"),
@@ -25,29 +22,22 @@ _IDENTITIES = {  # operations that pass their first argument on
 HINT = "pass the loop as shoal.Loop(cell, z0, *inputs, head=..., steps=...)"
 
 
+_REPEATS = 3  # iterations that are traced in place of a solve
+_TORCHDEQ = ("torchdeq.core", "DEQBase"), ("shoal.adapters.torchdeq", "DEQ")
+
+
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """The operations of one forward pass, in their order.
+    """The operations of one forward pass, in their order."""
 
-    Attributes:
-        nodes: The operations that compute something.
-        sources: For each operation that only passes a value on, the value's own.
-        tensors: By the name of a placeholder, the name of the parameter or buffer it stands for.
-        constants: By the name of a placeholder, the constant tensor it stands for.
-        inputs: Placeholders of the model's inputs, flattened.
-        outputs: Values that the model returns, flattened; constants among them stand as they are.
-        structure: Tree of the outputs.
-        dynamic: Whether it holds for batches of any size.
-    """
-
-    nodes: tuple[fx.Node, ...]
-    sources: dict[fx.Node, fx.Node]
-    tensors: dict[str, str]
-    constants: dict[str, Tensor]
-    inputs: tuple[fx.Node, ...]
-    outputs: tuple[Any, ...]
-    structure: Any
-    dynamic: bool
+    nodes: tuple[fx.Node, ...]  # those that compute something
+    sources: dict[fx.Node, fx.Node]  # by an operation that passes a value on: the value
+    tensors: dict[str, str]  # by a placeholder's name: a parameter or buffer
+    constants: dict[str, Tensor]  # by a placeholder's name
+    inputs: tuple[fx.Node, ...]  # placeholders of the model's inputs, flattened
+    outputs: tuple[Any, ...]  # what the model returns, flattened: nodes and constants
+    structure: Any  # tree of the outputs
+    dynamic: bool  # whether it holds for batches of any size
 
     def source(self, value: Any) -> Any:
         """The operation that computed a value; a constant is returned as it is."""
@@ -95,13 +85,13 @@ def rows_of_inputs(inputs: tuple[Any, ...], rows: Tensor) -> tuple[Any, ...]:
     return found
 
 
-def trace(model: Module, inputs: tuple[Any, ...], *, dynamic: bool) -> Trace:
-    """Trace the forward pass of a model in evaluation mode.
+def first_samples(inputs: tuple[Any, ...], most: int) -> tuple[Any, ...]:
+    """At most so many samples of a model's inputs, from the first on."""
+    return rows_of_inputs(inputs, torch.arange(min(most, batch_of(inputs))))
 
-    Args:
-        model: The model.
-        inputs: Its inputs; the first dimension of the first tensor counts samples.
-        dynamic: Whether the batch is of any size; else of that of the inputs.
+
+def trace(model: Module, inputs: tuple[Any, ...], *, dynamic: bool) -> Trace:
+    """Trace the forward pass of a model in evaluation mode, for one batch size or for all.
 
     Raises:
         ValueError: If the model cannot be traced.
@@ -210,14 +200,94 @@ def _reason(model: Module, error: Exception) -> str:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """A context in which the exporter writes no records of what it tries."""
-    loggers = [logging.getLogger(name) for name in _RECORDERS]
-    before = [logger.disabled for logger in loggers]
-    for logger in loggers:
-        logger.disabled = True
+    before = logging.root.manager.disable
+    logging.disable()
     try:
         with redirect_stderr(io.StringIO()), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        for logger, was in zip(loggers, before, strict=True):
-            logger.disabled = was
+        logging.disable(before)
+
+
+def iterations_of(model: Module, inputs: tuple[Any, ...]) -> int | None:
+    """How many iterations a model's own solver makes; ``None`` if the model has no such layer."""
+    hosts = _hosts(model)
+    if not hosts:
+        return None
+    if len(hosts) > 1:
+        raise ValueError(f"model must have exactly one equilibrium layer, got {len(hosts)}")
+    counts: list[int] = []
+    (host,) = hosts
+    with torch.no_grad():
+        if _is_torchdeq(host):
+            own = host.forward
+
+            def noted(*arguments: Any, **named: Any) -> Any:
+                found = own(*arguments, **named)
+                counts.append(int(torch.as_tensor(found[1]["nstep"]).max()))
+                return found
+
+            with _instead(host, "forward", noted):
+                model(*inputs)
+            return max(counts)
+        model(*inputs)
+    solution = host.solution
+    assert isinstance(solution, Solution)
+    return max(int(solution.steps.max()), 1)
+
+
+@contextmanager
+def unrolled(model: Module) -> Iterator[None]:
+    """A context in which layers that solve make a few plain iterations instead."""
+    hosts = _hosts(model)
+    if not hosts:
+        yield
+        return
+    (host,) = hosts
+
+    def call(*arguments: Any, **named: Any) -> Any:
+        cell, state, finish = _call(host, arguments, named)
+        for _ in range(_REPEATS):
+            state = cell(state)
+        return finish(state)
+
+    with _instead(host, "forward", call):
+        yield
+
+
+def _call(
+    host: Any, arguments: tuple[Any, ...], named: dict[str, Any]
+) -> tuple[Callable[[Any], Any], Any, Callable[[Any], Any]]:
+    """The cell of a call, its first state, and what the layer returns for a state."""
+    if _is_torchdeq(host):
+        call = {**dict(zip(("func", "z_init"), arguments, strict=False)), **named}
+        function, start = call["func"], call["z_init"]
+        if isinstance(start, list | tuple):
+            return lambda z: list(function(*z)), list(start), lambda z: ([z], {})
+        return function, start, lambda z: ([z], {})
+    given = list(arguments) or [named.pop("z0")]
+    start, inputs = given[0], given[1:]
+    return lambda z: host.cell(z, *inputs, **named), start, lambda z: z
+
+
+def _hosts(model: Module) -> list[Module]:
+    """The layers of a model that solve for an equilibrium."""
+    found = model.modules()
+    return [one for one in found if isinstance(one, Equilibrium) or _is_torchdeq(one)]
+
+
+def _is_torchdeq(module: object) -> bool:
+    return any((base.__module__, base.__name__) in _TORCHDEQ for base in type(module).__mro__)
+
+
+@contextmanager
+def _instead(host: Module, name: str, other: Callable[..., Any]) -> Iterator[None]:
+    """A context in which a layer has another method."""
+    before = {name: host.__dict__[name]} if name in host.__dict__ else {}
+    host.__dict__[name] = other
+    try:
+        yield
+    finally:
+        del host.__dict__[name]
+        host.__dict__.update(before)

@@ -8,11 +8,11 @@ $d$, a pixel $j$ lies in patch $n$ at place $p$ if $sn + dp = j$: at every $s/g$
 $g$ the greatest common divisor of $s$ and $d$, so that $c = \lceil kg/s \rceil$; the $c$ of several
 axes is the product. Padding by zeros changes nothing; other padding repeats pixels.
 A transposed convolution is the transpose of a convolution with the same weight, of the same norm.
-Groups act on channels of their own: the norm is the largest of theirs.
+Groups act on separate channels: the norm is the largest norm of a group.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -28,11 +28,8 @@ from shoal.networks.gain import GainBound, MatrixNorm
 from shoal.networks.modules import names_matching
 from shoal.networks.network import Network
 
-_SLACK = 0.02  # how far below the bound weights are moved, so that not every step must do so
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, *_TRANSPOSED)
-
-_Gain = tuple[Callable[[], list[Tensor]], GainBound]  # of one or several weights, as they are now
 
 
 class GainConstraint:
@@ -108,18 +105,19 @@ class GainConstraint:
     @torch.no_grad()
     def apply(self) -> float:
         """Scale weights down that need it; returns a certified bound of the gain or norms."""
-        return max(self._keep(read(), gain) for read, gain in self._gains)
+        return max(map(self._keep, self._gains))
 
-    def _keep(self, weights: list[Tensor], gain: GainBound) -> float:
+    def _keep(self, gain: GainBound) -> float:
         """Scale weights down if they need it; returns a certified bound of their gain."""
-        bound, slack = gain.upper(weights, self.max_gain), _SLACK
+        bound = gain.upper(self.max_gain)
+        slack = 0.02  # below the bound, so that not every step must scale weights
         if not math.isfinite(bound):
             raise ValueError(f"{gain.name} must have a finite norm, got {bound}")
         while bound > self.max_gain:
-            factor = ((1 - slack) * self.max_gain / bound) ** (1 / len(weights))
-            for weight in weights:
+            factor = ((1 - slack) * self.max_gain / bound) ** (1 / len(gain.factors))
+            for weight in gain.weights():
                 weight.mul_(factor)
-            bound, slack = gain.upper(weights, self.max_gain), min(2 * slack, 0.5)
+            bound, slack = gain.upper(self.max_gain), min(2 * slack, 0.5)
         return bound
 
     def attach(self, optimizer: torch.optim.Optimizer) -> RemovableHandle:
@@ -129,7 +127,7 @@ class GainConstraint:
         return optimizer.register_step_post_hook(lambda *_: (self.apply(), None)[1])
 
 
-def _loop_gain(network: EquilibriumNetwork[Any]) -> _Gain:
+def _loop_gain(network: EquilibriumNetwork[Any]) -> GainBound:
     """The gain of a network's recurrent layers, or an error if it cannot be bounded."""
     gain = network.gain_bound()
     for factor, (layer, weight) in zip(gain.factors, network.recurrent_layers, strict=True):
@@ -140,7 +138,7 @@ def _loop_gain(network: EquilibriumNetwork[Any]) -> _Gain:
                 "the recurrent weights of network must be plain parameters, got some with a "
                 "parametrization; remove the parametrization"
             )
-    return lambda: [weight for _, weight in network.recurrent_layers], gain
+    return gain
 
 
 def _module(network: object) -> nn.Module:
@@ -154,9 +152,9 @@ def _module(network: object) -> nn.Module:
     return module
 
 
-def _module_gains(module: nn.Module, patterns: object) -> list[_Gain]:
+def _module_gains(module: nn.Module, patterns: object) -> list[GainBound]:
     """The norms of chosen weights of a module; shared ones once, with their largest factor."""
-    found: dict[tuple[int, int], tuple[float, _Gain]] = {}
+    gains: dict[tuple[int, int], tuple[float, GainBound]] = {}
     for name, layer in _chosen(module, patterns).items():
         factor, groups = 1.0, 1
         path, _, attribute = name.rpartition(".")
@@ -176,13 +174,13 @@ def _module_gains(module: nn.Module, patterns: object) -> list[_Gain]:
                 "weights must be matrices, or of linear or convolutional layers, got "
                 f"{name!r} of shape {tuple(weight.shape)}"
             )
-        gain = GainBound([factor], [MatrixNorm(groups)], name=name)
         key = id(weight), groups
-        if key not in found or found[key][0] < factor:
-            found[key] = factor, (partial(_read, owner, attribute), gain)
-    if not found:
+        if key not in gains or gains[key][0] < factor:
+            read = partial(_read, owner, attribute)
+            gains[key] = factor, GainBound([factor], MatrixNorm(groups), read, name=name)
+    if not gains:
         raise ValueError("network must have a linear or convolutional layer, got none")
-    return [gain for _, gain in found.values()]
+    return [gain for _, gain in gains.values()]
 
 
 def _chosen(module: nn.Module, patterns: object) -> dict[str, nn.Module | None]:
@@ -200,12 +198,12 @@ def _chosen(module: nn.Module, patterns: object) -> dict[str, nn.Module | None]:
     }
     if patterns is None:
         return layers
-    given = (patterns,) if isinstance(patterns, str) else items("weights", patterns, "names")
+    several = (patterns,) if isinstance(patterns, str) else items("weights", patterns, "names")
     parameters = module.named_parameters()
     known = {name: layers.get(name) for name, p in parameters if p.dim() >= 2 or name in layers}
     known |= layers
     kind = "weights of linear or convolutional layers, or matrices"
-    return {name: known[name] for name in names_matching("weights", given, known, kind)}
+    return {name: known[name] for name in names_matching("weights", several, known, kind)}
 
 
 def _read(owner: nn.Module, attribute: str) -> list[Tensor]:
@@ -225,7 +223,7 @@ def _patch_factor(layer: Any) -> float:
         else:
             added = 2 * layer.padding[axis]
         if layer.padding_mode == "circular" and added <= reach:
-            once = size  # a pixel and its copies: at each place of the kernel in one patch at most
+            once = size  # a pixel and its copies: at most one patch for each place of the kernel
         elif layer.padding_mode != "zeros":
             once *= 1 + added  # if all added pixels are the same one
         count *= once

@@ -1,8 +1,8 @@
 r"""The kernels of a finite network.
 
 A group of weights that acts as $y = s W h$ contributes $s^2 (\delta_i^\top\delta_j)(h_i^\top h_j)$
-to the NTK, where $\delta$ is the gradient of an output with respect to $y$: no gradient with
-respect to $W$ is ever formed. Through an equilibrium, $\delta$ comes from the implicit function
+to the NTK, where $\delta$ is the gradient of an output with respect to $y$: gradients with
+respect to $W$ are never formed. Through an equilibrium, $\delta$ comes from the implicit function
 theorem. Other modules are differentiated with respect to all of their parameters.
 """
 
@@ -21,9 +21,6 @@ from shoal.networks.modules import Inputs, ModuleInputs, check_whole, exact
 from shoal.networks.network import LinearMap, Network, Trace, chosen_groups
 
 Features = str | Callable[..., Tensor]
-
-_MEMORY = 2**30  # bytes
-_SAMPLES = 256  # whose features are evaluated at once
 
 
 class EmpiricalKernels(NamedTuple):
@@ -76,12 +73,11 @@ def empirical_kernel(
             default. Beyond the limit, they are recomputed for each block.
 
     Returns:
-        The matrices ``ck`` and ``ntk``, in the dtype of the outputs; of other modules at
-        least float32. The CK
-        of a network is the inner product of the inputs of its readout, in the scale of the
-        architecture's limit: for a DEQ $z = Z/\sqrt m$, also in the standard parametrization; for
-        an ``ImplicitNetwork`` the equilibrium $z$ and the feature map $\phi$ that skips it, one
-        after the other. Other modules have one only if ``features`` are given.
+        The matrices ``ck`` and ``ntk``, in the dtype of the outputs; for other modules at least
+        float32. The CK of a network is the inner product of the inputs of its readout, in the scale
+        of the architecture's limit: for a DEQ $z = Z/\sqrt m$, also in the standard
+        parametrization; for an ``ImplicitNetwork`` the equilibrium $z$ followed by the feature map
+        $\phi$ that skips it. Other modules have one only if ``features`` are given.
 
     Raises:
         TypeError: If ``model`` is not a module, does not return a tensor, or ``trainable`` is
@@ -117,7 +113,7 @@ def empirical_kernel(
         ck, ntk = _of_network(view, left, right, _groups(view, trainable), diag=diag)
     else:
         chosen = chosen_parameters(view, trainable)
-        forward = jacobians = Jacobians(view, chosen, left, _MEMORY if limit is None else limit)
+        forward = jacobians = Jacobians(view, chosen, left, 2**30 if limit is None else limit)
         ck, ntk = None, jacobians.ntk(left, right, diag=diag)
     if features is not None:
         read = _reader(view, features, forward)
@@ -127,7 +123,7 @@ def empirical_kernel(
 
 
 def _inputs(model: Module, x: Any, name: str) -> ModuleInputs:
-    """Inputs of a network, which are one tensor, or of another module, such as indices of words."""
+    """Checked inputs of a network or of another module."""
     return ModuleInputs.checked(
         name, model.check_input(x, name) if isinstance(model, Network) else x
     )
@@ -141,7 +137,7 @@ def _of_network(
     *,
     diag: bool,
 ) -> tuple[Tensor, Tensor]:
-    """The kernels of a network, which knows where each group of its weights acts."""
+    """The kernels of a network of ``build``, by the action of each group of weights."""
     left = _Gradients(model, x1.first, groups)
     right = left if x2 is None else _Gradients(model, x2.first, groups)
     ck = _inner_products(left.features, right.features, diag=diag)
@@ -172,8 +168,8 @@ class _Gradients:
         left, right = self.inputs[name], other.inputs[name]
         total = left.new_zeros((len(left),) if diag else (len(left), len(right)))
         pairs = _contract_partners if diag else contract
-        for mine, theirs in zip(self.reactions, other.reactions, strict=True):
-            total += pairs(left, mine[name], right, theirs[name])
+        for delta, other_delta in zip(self.reactions, other.reactions, strict=True):
+            total += pairs(left, delta[name], right, other_delta[name])
         return total * (self.scales[name] ** 2 / len(self.reactions))
 
 
@@ -182,14 +178,14 @@ def reactions(output: Tensor, maps: dict[str, LinearMap]) -> list[dict[str, Tens
     targets = {name: one.output for name, one in maps.items()}
     if not targets:
         return []
-    found = []
+    rows_of_outputs = []
     for k in range(output.shape[1]):
         gradients = torch.autograd.grad(
             output[:, k].sum(), list(targets.values()), retain_graph=True, materialize_grads=True
         )
         rows = (g.flatten(2).transpose(1, 2) if g.dim() > 2 else g[:, None] for g in gradients)
-        found.append(dict(zip(targets, rows, strict=True)))
-    return found
+        rows_of_outputs.append(dict(zip(targets, rows, strict=True)))
+    return rows_of_outputs
 
 
 def contract(h: Tensor, delta: Tensor, other_h: Tensor, other_delta: Tensor) -> Tensor:
@@ -220,8 +216,8 @@ def _inner_products(left: Tensor, right: Tensor, *, diag: bool) -> Tensor:
 @torch.no_grad()
 def _evaluate(read: Callable[..., Tensor], x: ModuleInputs) -> Tensor:
     """The features of all inputs, as rows."""
-    found = []
-    for part in x.blocks(_SAMPLES):
+    blocks = []
+    for part in x.blocks(256):
         features = part.given_to(read)
         if not isinstance(features, Tensor) or not features.is_floating_point():
             raise TypeError(f"features must be a tensor of real numbers, got {features!r}")
@@ -230,14 +226,14 @@ def _evaluate(read: Callable[..., Tensor], x: ModuleInputs) -> Tensor:
                 f"features must have a row for each of {len(part)} samples, got shape "
                 f"{tuple(features.shape)}"
             )
-        found.append(features.flatten(1) if features.dim() > 1 else features[:, None])
-    return torch.cat(found)
+        blocks.append(features.flatten(1) if features.dim() > 1 else features[:, None])
+    return torch.cat(blocks)
 
 
 def _reader(
     module: Module, features: Features, forward: Callable[..., object]
 ) -> Callable[..., Tensor]:
-    """A function that returns the features: the given one, or the output of a submodule."""
+    """A function that returns the features: the user's, or the output of a submodule."""
     if not isinstance(features, str):
         if not callable(features):
             raise TypeError(

@@ -27,6 +27,7 @@ from shoal.networks.gain import (
 from shoal.networks.layered import LayeredNetwork
 from shoal.networks.modules import exact
 from shoal.networks.network import LinearMap, Network, NetworkSpec, Trace
+from shoal.networks.recorded_passes import RecordedPasses
 from shoal.networks.recurrent_layers import Layer, Padding, RecurrentCell
 
 A = TypeVar("A", bound=ImplicitArchitecture)
@@ -65,8 +66,8 @@ class RecurrentEquilibrium(Equilibrium):
 class EquilibriumNetwork(Network[A], Generic[A]):
     r"""A network whose features are an equilibrium.
 
-    That is $Z = \varphi(s Z W^\top + U)$ for one recurrent layer; the output of the last one for
-    several, the first of which sees $Z$.
+    For one recurrent layer it is $Z = \varphi(s Z W^\top + U)$. For several, the first layer sees
+    $Z$, and $Z$ is the output of the last.
 
     Attributes:
         equilibrium: The layer that solves, with its options, the last solution and a log.
@@ -76,6 +77,7 @@ class EquilibriumNetwork(Network[A], Generic[A]):
         super().__init__(spec, weights)
         layers = tuple(layer for layer, _ in self.recurrent_layers)
         self.equilibrium = RecurrentEquilibrium(RecurrentCell(layers), **solving)
+        self.passes = RecordedPasses()
 
     @property
     @abstractmethod
@@ -92,7 +94,7 @@ class EquilibriumNetwork(Network[A], Generic[A]):
         """$U$, the term of the inputs in the first recurrent layer."""
 
     def injections(self, x: Tensor) -> tuple[Tensor, ...]:
-        """The terms from outside in all recurrent layers."""
+        """The terms of inputs and biases in all recurrent layers."""
         return (self.inject(x),)
 
     @property
@@ -102,12 +104,12 @@ class EquilibriumNetwork(Network[A], Generic[A]):
 
     @property
     def last_solve(self) -> Solution | None:
-        """The outcome of the last forward pass; its value is $Z$."""
+        """The solution of the last forward pass; its value is $Z$."""
         return self.equilibrium.solution
 
     @property
     def last_adjoint(self) -> Solution | None:
-        """The outcome of the last backward pass's solve."""
+        """The solution of the last backward pass."""
         return self.equilibrium.log.backward
 
     def forget(self) -> None:
@@ -115,11 +117,19 @@ class EquilibriumNetwork(Network[A], Generic[A]):
         self.equilibrium.forget()
 
     def _forward(self, x: Tensor) -> Tensor:
+        output = self.passes(self, x)
+        if output is None:
+            output = self.ordinary_pass(x)
+            self.passes.learn(self, x)
+        return output
+
+    def ordinary_pass(self, x: Tensor) -> Tensor:
+        """The outputs for inputs that were checked, step by step."""
         injections = self.injections(x)
-        return self._read(self.state(injections), injections)
+        return self.read(self.state(injections), injections)
 
     @abstractmethod
-    def _read(self, z: Tensor, injections: tuple[Tensor, ...]) -> Tensor:
+    def read(self, z: Tensor, injections: tuple[Tensor, ...]) -> Tensor:
         """The outputs for an equilibrium $Z$ and its injections."""
 
     @uncompiled
@@ -129,10 +139,14 @@ class EquilibriumNetwork(Network[A], Generic[A]):
             z: Tensor = self.equilibrium(*self._start(injections))
         return z
 
+    def start(self, injections: tuple[Tensor, ...]) -> tuple[FunctionProblem, Tensor]:
+        """The equation of the state for some injections, and where to start, as rows."""
+        return self.equilibrium.problem(*self._start(injections))
+
     def _start(
         self, injections: tuple[Tensor, ...]
     ) -> tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """A start for some injections, these in the dtype of the weights, and the weights."""
+        """A start, the injections in the dtype of the weights, and the weights."""
         weights = tuple(weight for _, weight in self.recurrent_layers)
         into = tuple(one.to(weights[0].dtype) for one in injections)
         with torch.no_grad():
@@ -152,15 +166,14 @@ class EquilibriumNetwork(Network[A], Generic[A]):
             ConvergenceError: If a sample does not converge and the network was built with
                 ``on_failure="raise"``.
         """
-        apart = exact(self, silent=True)  # which leaves last_solve alone
+        view, scale = exact(self, silent=True), self.feature_scale  # last_solve stays
         with torch.no_grad():
-            apart.features(x)
-        found: Solution = apart.last_solve
-        scale = self.feature_scale
-        return replace(found, value=found.value * scale, residual=found.residual * scale)
+            view.features(x)
+        solution: Solution = view.last_solve
+        return replace(solution, value=solution.value * scale, residual=solution.residual * scale)
 
     def problem_at(self, z: Tensor, x: Tensor) -> tuple[FunctionProblem, Tensor]:
-        """The equation of the recurrent layers near an equilibrium $z$, and that as rows."""
+        """The equation of the recurrent layers near an equilibrium $z$, and $z$ as rows."""
         start, *others = self._start(self.injections(self.check_input(x)))
         z = float_tensor("z", z)
         if z.shape != start.shape:
@@ -168,7 +181,7 @@ class EquilibriumNetwork(Network[A], Generic[A]):
         return self.equilibrium.problem_at(z.to(start.dtype) / self.feature_scale, *others)
 
     def well_posedness(self, *, tightness: float = 1e-3) -> WellPosedness:
-        """Say whether the loop of recurrent layers is a contraction, with certified bounds.
+        """Report whether the loop of recurrent layers is a contraction, with certified bounds.
 
         Args:
             tightness: Largest relative excess of the upper bound of the weights' norm.
@@ -180,8 +193,7 @@ class EquilibriumNetwork(Network[A], Generic[A]):
             >>> net.well_posedness().contraction
             True
         """
-        weights = [weight for _, weight in self.recurrent_layers]
-        return well_posedness(self.gain_bound(), weights, self.architecture, tightness)
+        return well_posedness(self.gain_bound(), self.architecture, tightness)
 
     def gain_bound(self) -> GainBound:
         """A bound of the gain of the recurrent layers that follows changes of their weights."""
@@ -190,7 +202,9 @@ class EquilibriumNetwork(Network[A], Generic[A]):
         if axes := self.spec.pixel_axes:
             positions = self.recurrent_layers[0][1].shape[2] ** axes
             norm = ConvolutionNorm(layers[0].padding, positions, self.spec.pixels)
-        return GainBound([*map(gain_factor, layers)], [norm] * len(layers))
+        return GainBound(
+            [*map(gain_factor, layers)], norm, lambda: [w for _, w in self.recurrent_layers]
+        )
 
 
 class LoopNetwork(LayeredNetwork[A], EquilibriumNetwork[A], Generic[A]):
@@ -223,17 +237,19 @@ class LoopNetwork(LayeredNetwork[A], EquilibriumNetwork[A], Generic[A]):
         r"""$U = \sigma_b x B^\top + b$, the input of the first layer besides the features."""
         injection = self.layers.injection
         assert injection is not None
-        found = self._linear(x, self._weight(injection.group)).mul(self.scales[injection.group])
-        return self._with_bias(self.layers.cells[0], found)
+        group = injection.group
+        term = self._linear(x, self._weight(group)).mul(self.scales[group])
+        return self._with_bias(self.layers.cells[0], term)
 
     def injections(self, x: Tensor) -> tuple[Tensor, ...]:
-        """The terms from outside in all layers: the inputs, and biases."""
+        """The terms of inputs and biases in all layers."""
         first = self.inject(x)
-        nothing = first.new_zeros(()).expand_as(first)
-        others = (self._with_bias(cell, nothing) for cell in self.layers.cells[1:])
+        zeros = first.new_zeros(()).expand_as(first)
+        others = (self._with_bias(cell, zeros) for cell in self.layers.cells[1:])
         return first, *others
 
-    def _read(self, z: Tensor, injections: tuple[Tensor, ...]) -> Tensor:  # noqa: ARG002
+    def read(self, z: Tensor, injections: tuple[Tensor, ...]) -> Tensor:  # noqa: ARG002
+        """The outputs for an equilibrium."""
         return torch.mm(self.pooled(z), self.readout.t()).mul(self.feature_scale)
 
     def trace(self, x: Tensor) -> Trace:
@@ -243,7 +259,7 @@ class LoopNetwork(LayeredNetwork[A], EquilibriumNetwork[A], Generic[A]):
             u if u.requires_grad else u.detach().requires_grad_() for u in self.injections(x)
         )
         z = exact(self, silent=True).state(into)
-        output, pooled, scales = self._read(z, into), self.pooled(z), self.scales
+        output, pooled, scales = self.read(z, into), self.pooled(z), self.scales
         maps = {"readout": LinearMap(pooled[:, None], output, scales["readout"])}
         injection, readout = self.layers.injection, self.layers.readout
         assert injection is not None

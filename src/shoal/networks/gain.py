@@ -1,4 +1,4 @@
-r"""The gain of recurrent layers, between certified bounds, and what it implies.
+r"""The gain of recurrent layers, between certified bounds, and well-posedness.
 
 The norm of a weight matrix is bounded by products of matrices. A circular convolution of a torus of
 $N$ pixels along each axis is diagonal in frequencies $\omega$: there it multiplies channels by its
@@ -15,7 +15,7 @@ places, equally far apart, by more than the factor $1/\cos(\pi r/N)$.
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -31,11 +31,7 @@ from shoal.numerics.norms import (
     start_vector,
 )
 
-_PLACES = 32  # frequencies along an axis for one pixel of reach, where images have any size
-_BLOCK = 2**26  # bytes of symbols at once
-_COARSE = 0.3  # tightness at which most frequencies are seen to have smaller norms
-_STEPS = 30  # of an estimate
-_ROUNDING = 8.0  # in units of machine precision
+_PLACES = 32  # frequencies along an axis for one pixel of reach, for images of any size
 
 
 @dataclass(frozen=True)
@@ -43,7 +39,7 @@ class MatrixNorm:
     """The norm of weights as a matrix, with a row for each entry of their first dimension.
 
     Attributes:
-        groups: Number of matrices, one below the other, each of which acts on entries of its own.
+        groups: Number of matrices, one below the other, that act on separate entries.
     """
 
     groups: int = 1
@@ -99,25 +95,25 @@ class ConvolutionNorm:
         places, factor = self._places(reach, axes)
         least, most = 0.0, 0.0
         for symbols in _symbols(weight, places):
-            found = operator_norm_bounds(symbols, tightness=_COARSE)
-            if found.upper > least:
-                found = operator_norm_bounds(symbols, tightness=tightness)
-            least, most = max(least, found.lower), max(most, found.upper)
+            norm = operator_norm_bounds(symbols, tightness=0.3)  # enough for most frequencies
+            if norm.upper > least:
+                norm = operator_norm_bounds(symbols, tightness=tightness)
+            least, most = max(least, norm.lower), max(most, norm.upper)
         eps = torch.finfo(torch.float64).eps
         size = float(torch.linalg.vector_norm(weight))
-        rounding = _ROUNDING * eps * self.positions * math.sqrt(self.positions) * size
+        rounding = 8 * eps * self.positions * math.sqrt(self.positions) * size
         upper, lower = factor * (most + rounding), self.estimate(weight) * (1 - 1e-12)
         if self.sides and self.padding == "circular":
             lower = max(lower, least - rounding)
         return NormBounds(min(lower, upper), upper)
 
     def estimate(self, weight: Tensor) -> float:
-        """The length that some image is stretched to, by power iteration."""
+        """The largest length to which power iteration stretches an image of length one."""
         weight = weight.detach().double()
         shape = (1, weight.shape[1], *(self.sides or (_PLACES,) * (weight.dim() - 2)))
         image = start_vector(math.prod(shape), weight).view(shape)
         back, length = weight.transpose(0, 1).flip(*range(2, weight.dim())), 0.0
-        for _ in range(_STEPS):
+        for _ in range(30):
             made = convolve(image / torch.linalg.vector_norm(image), weight, self.padding)
             length = float(torch.linalg.vector_norm(made))
             if not 0 < length < math.inf:
@@ -150,7 +146,7 @@ def _symbols(weight: Tensor, places: tuple[int, ...]) -> Iterator[Tensor]:
     angles = 2 * math.pi * torch.tensor(list(itertools.product(*halves)), dtype=torch.float64)
     phases = (angles / torch.tensor(places, dtype=torch.float64)) @ steps.T
     rows, columns = taps.shape[:2]
-    for some in phases.to(weight.device).split(max(1, _BLOCK // (32 * rows * columns))):
+    for some in phases.to(weight.device).split(max(1, 2**21 // (rows * columns))):
         x, y = (torch.einsum("oik,fk->foi", taps, part) for part in (some.cos(), some.sin()))
         yield torch.cat([torch.cat([x, -y], 2), torch.cat([y, x], 2)], 1)
 
@@ -169,42 +165,48 @@ class GainBound:
 
     Args:
         factors: $s L$ of each layer.
-        norms: The norm of each layer's weights.
+        norm: The norm of each layer's weights.
+        weights: A function that returns the present weights of each layer.
         name: Name of the weights, for errors.
     """
 
     def __init__(
         self,
         factors: Sequence[float],
-        norms: Sequence[MatrixNorm | ConvolutionNorm],
+        norm: MatrixNorm | ConvolutionNorm,
+        weights: Callable[[], list[Tensor]],
         *,
         name: str = "recurrent weights",
     ) -> None:
-        self.factors, self.norms, self.name = tuple(factors), tuple(norms), name
+        self.factors, self.norm, self.weights, self.name = tuple(factors), norm, weights, name
         self.known: list[tuple[Tensor, float]] = []  # weights, and bounds of their gains
 
     @torch.no_grad()
-    def upper(self, weights: Sequence[Tensor], limit: float) -> float:
-        """A bound; above ``limit`` only if that is within a thousandth of the truth."""
+    def upper(self, limit: float) -> float:
+        """An upper bound; above ``limit`` only if it is within a thousandth of the gain."""
         if math.inf in self.factors:
             return math.inf
+        weights = [weight.detach() for weight in self.weights()]
         if self.known:
-            steps = (f * norm.drift for f, norm in zip(self.factors, self.norms, strict=True))
-            drifted = zip(steps, weights, self.known, strict=True)
-            bound = math.prod(_after_drift(*one) for one in drifted)
+            bound = 1.0
+            for factor, weight, (before, known) in zip(
+                self.factors, weights, self.known, strict=True
+            ):
+                drift = float(torch.linalg.vector_norm((weight - before).double()))
+                rounding = 1 + 1e-9 + torch.finfo(weight.dtype).eps
+                bound *= known + factor * self.norm.drift * drift * rounding
             if bound <= limit:
                 return bound
         self.known = [
-            (w.detach().clone(), f * norm.bounds(float_tensor(self.name, w)).upper)
-            for f, norm, w in zip(self.factors, self.norms, weights, strict=True)
+            (weight.clone(), factor * self.norm.bounds(float_tensor(self.name, weight)).upper)
+            for factor, weight in zip(self.factors, weights, strict=True)
         ]
         return math.prod(bound for _, bound in self.known)
 
-
-def _after_drift(factor: float, weight: Tensor, known: tuple[Tensor, float]) -> float:
-    before, bound = known
-    drift = float(torch.linalg.vector_norm((weight - before).double()))
-    return bound + factor * drift * (1 + 1e-9 + torch.finfo(weight.dtype).eps)
+    def estimate(self) -> float:
+        """An estimate of the gain."""
+        pairs = zip(self.factors, self.weights(), strict=True)
+        return math.prod(f * self.norm.estimate(weight.detach()) for f, weight in pairs)
 
 
 @dataclass(frozen=True)
@@ -213,7 +215,7 @@ class WellPosedness:
 
     Attributes:
         gain_lower: A lower bound of the gain $s L \|W\|$, $L$ the activation's Lipschitz constant;
-            that of several layers is their product.
+            for several layers the product of their gains.
         gain_upper: An upper bound of it. Below one, the layer is a contraction: the equilibrium
             exists, is unique, and Picard iteration converges to it at least at this rate.
         contraction: Whether ``gain_upper`` is below one.
@@ -249,15 +251,12 @@ class WellPosedness:
 
 
 def well_posedness(
-    gain: GainBound,
-    weights: Sequence[Tensor],
-    architecture: ImplicitArchitecture,
-    tightness: float,
+    gain: GainBound, architecture: ImplicitArchitecture, tightness: float
 ) -> WellPosedness:
-    """The report for recurrent layers and their weights."""
+    """The report for recurrent layers."""
     lower = upper = 1.0
-    for factor, norm, weight in zip(gain.factors, gain.norms, weights, strict=True):
-        bounds = norm.bounds(weight, tightness=tightness)
+    for factor, weight in zip(gain.factors, gain.weights(), strict=True):
+        bounds = gain.norm.bounds(weight, tightness=tightness)
         least, most = (0.0 if bound == 0 else factor * bound for bound in bounds)
         lower, upper = lower * least, upper * most
     upper = math.inf if math.isnan(upper) else upper

@@ -15,7 +15,7 @@ from shoal.networks.modules import ModuleInputs, mixing_submodule, names_matchin
 
 
 def chosen_parameters(module: Module, trainable: Iterable[str] | None) -> dict[str, Tensor]:
-    """The parameters that patterns choose, each once, by its first name.
+    """The parameters that patterns select, each once, by its first name.
 
     Args:
         module: Any module.
@@ -33,30 +33,30 @@ def chosen_parameters(module: Module, trainable: Iterable[str] | None) -> dict[s
         if not names:
             raise ValueError("trainable must name at least one parameter, got none")
     wanted = {id(aliases[name]) for name in names}
-    found = {n: p.detach() for n, p in module.named_parameters() if id(p) in wanted}
-    if other := [name for name, p in found.items() if not p.is_floating_point()]:
-        raise TypeError(f"trainable must choose real parameters, got {', '.join(other)}")
-    return found
+    chosen = {n: p.detach() for n, p in module.named_parameters() if id(p) in wanted}
+    if complex_ones := [name for name, p in chosen.items() if not p.is_floating_point()]:
+        raise TypeError(f"trainable must choose real parameters, got {', '.join(complex_ones)}")
+    return chosen
 
 
 class Jacobians:
     """Derivatives of the outputs for each sample, evaluated alone, and their inner products.
 
-    ``torch.func`` takes them for many samples at once; a module that does not allow that is
-    differentiated sample by sample. Its buffers stay as they are.
+    ``torch.func`` computes them for many samples at once; a module that it does not support is
+    differentiated sample by sample. Buffers of the module do not change.
 
     Args:
         module: Any module.
         chosen: The parameters, by name.
-        x: Inputs, to find out the shape of the outputs.
-        memory: Most bytes of derivatives at a time.
+        x: Inputs, which determine the shape of the outputs.
+        memory: Largest number of bytes of derivatives at a time.
     """
 
     def __init__(
         self, module: Module, chosen: dict[str, Tensor], x: ModuleInputs, memory: int
     ) -> None:
         self.module, self.chosen, self.memory = module, chosen, memory
-        self._batched = True  # until the module turns out not to allow it
+        self._batched = True  # until torch.func fails
         named = (*module.named_parameters(), *module.named_buffers())
         self._others = {n: p.detach() for n, p in module.named_parameters() if n not in chosen}
         self._buffers = dict(module.named_buffers())
@@ -80,8 +80,8 @@ class Jacobians:
     def _call(self, chosen: dict[str, Tensor], x: ModuleInputs) -> Tensor:
         # copies: modules may write to buffers, as those with spectral norms and counters do
         buffers = {name: buffer.clone() for name, buffer in self._buffers.items()}
-        given = {**self._others, **buffers, **chosen}
-        tensors = {name: given[first] for name, first in self._first.items()}
+        unique = {**self._others, **buffers, **chosen}
+        tensors = {name: unique[first] for name, first in self._first.items()}
         output = functional_call(self.module, tensors, *x.arguments, tie_weights=False)
         if not isinstance(output, Tensor) or not output.is_floating_point():
             kind = output.dtype if isinstance(output, Tensor) else type(output).__name__
@@ -96,12 +96,12 @@ class Jacobians:
     def _check_independence(self, x: ModuleInputs) -> Tensor:
         """The outputs for one sample; those for another must not change them."""
         pair = x.map(lambda tensor: torch.cat([tensor[:1], tensor[-1:]]))
-        together, *apart = (part.given_to(self) for part in (pair, pair[:1], pair[1:]))
-        alone = torch.cat(apart)
+        both, first, second = (part.given_to(self) for part in (pair, pair[:1], pair[1:]))
+        alone = torch.cat([first, second])
         if not alone.isfinite().all():
             raise ValueError("model must have finite outputs, got infinity or NaN")
         tolerance = max(1e-3, 8 * torch.finfo(alone.dtype).eps)
-        if float((together - alone).abs().max()) > tolerance * float(alone.abs().max()):
+        if float((both - alone).abs().max()) > tolerance * float(alone.abs().max()):
             raise ValueError(
                 "each sample's outputs must depend on that sample alone, got different outputs "
                 "when samples are evaluated together or twice; call network.eval() first"
@@ -136,13 +136,12 @@ class Jacobians:
         """One backward pass for each output."""
         if not output.requires_grad:  # none of the parameters is used
             return [p.new_zeros(len(output), *p.shape) for p in leaves.values()]
-        found = [
-            torch.autograd.grad(
-                one, list(leaves.values()), retain_graph=True, materialize_grads=True
-            )
+        several = list(leaves.values())
+        rows = [
+            torch.autograd.grad(one, several, retain_graph=True, materialize_grads=True)
             for one in output
         ]
-        return [torch.stack(parts) for parts in zip(*found, strict=True)]
+        return [torch.stack(parts) for parts in zip(*rows, strict=True)]
 
     def ntk(
         self, x1: ModuleInputs, x2: ModuleInputs | None = None, *, diag: bool = False
@@ -158,14 +157,15 @@ class Jacobians:
             for i, rows in enumerate(x1.blocks(samples)):
                 left, at = self.of(rows, outputs), slice(i * samples, (i + 1) * samples)
                 if diag:
-                    other = left if x2 is None else self.of(x2[at], outputs)
-                    total[at] += self._sum((a * b).sum((1, 2)) for a, b in _pairs(left, other))
+                    partner = left if x2 is None else self.of(x2[at], outputs)
+                    products = ((a * b).sum((1, 2)) for a, b in _pairs(left, partner))
+                    total[at] += self._sum(products)
                     continue
                 for j, columns in enumerate(right.blocks(samples)):
                     if x2 is None and j < i:  # the transpose of an earlier one
                         continue
-                    other = left if x2 is None and i == j else self.of(columns, outputs)
-                    products = (a.flatten(1) @ b.flatten(1).T for a, b in _pairs(left, other))
+                    there = left if x2 is None and i == j else self.of(columns, outputs)
+                    products = (a.flatten(1) @ b.flatten(1).T for a, b in _pairs(left, there))
                     total[at, j * samples : (j + 1) * samples] += self._sum(products)
         if x2 is None and not diag:
             total = total.triu() + total.triu(1).T
@@ -179,8 +179,8 @@ class Jacobians:
         for i, rows in enumerate(x.blocks(size)):
             left = [part.double() for part in self.of(rows)]
             for j, columns in enumerate(x.blocks(size)[: i + 1]):
-                other = left if i == j else [part.double() for part in self.of(columns)]
-                block = sum(torch.einsum("ikp,jlp->ikjl", a, b) for a, b in _pairs(left, other))
+                there = left if i == j else [part.double() for part in self.of(columns)]
+                block = sum(torch.einsum("ikp,jlp->ikjl", a, b) for a, b in _pairs(left, there))
                 total[i * size : (i + 1) * size, :, j * size : (j + 1) * size] = block
         whole = total.view(n * k, n * k)
         return whole.tril() + whole.tril(-1).T
@@ -191,7 +191,8 @@ class Jacobians:
     def _sizes(self, x: ModuleInputs, *lengths: int) -> tuple[int, int]:
         """The numbers of samples and of their outputs whose derivatives fit twice into memory.
 
-        Outputs do not meet in the NTK: the more samples at once, the fewer are taken again.
+        Many samples come first: outputs do not mix in the NTK, while samples are evaluated again
+        for each other block.
         """
         room = max(1, self.memory // (2 * self._bytes(x[:1])))
         samples = min(room, max(lengths))
@@ -203,7 +204,7 @@ class Jacobians:
 
         def keep(tensor: Tensor) -> Tensor:
             kept.append(tensor.numel() * tensor.element_size())
-            return tensor.detach()  # an operation that kept its own output would keep itself
+            return tensor.detach()  # an operation that keeps its output would keep itself alive
 
         leaves = {name: p.detach().requires_grad_() for name, p in self.chosen.items()}
         with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):

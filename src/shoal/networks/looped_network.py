@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from shoal.architectures import LoopedNetwork
-from shoal.networks.draw import Source, law_of_entries
-from shoal.networks.network import LinearMap, Network, NetworkSpec, Trace
+from shoal.networks.network import LinearMap, Network, NetworkSpec, Source, Trace
 
 
 @final
@@ -22,7 +21,7 @@ class LoopedModule(Network[LoopedNetwork]):
     @staticmethod
     def draw(spec: NetworkSpec[Any], source: Source) -> dict[str, Tensor]:
         """The initial weights, in the order of the groups."""
-        width, law, loop = spec.width, law_of_entries(spec.weights), spec.architecture
+        width, law, loop = spec.width, spec.weights, spec.architecture
         layers = () if loop.tied else (loop.steps,)
         weights = {
             "readout": source.draw(law, spec.out_features, width, scale=spec.readout_scale),
@@ -43,7 +42,7 @@ class LoopedModule(Network[LoopedNetwork]):
         return self._pass(x, x.new_zeros(shape).requires_grad_())
 
     def _pass(self, x: Tensor, terms: Tensor | float) -> Trace:
-        """All iterations; ``terms`` are added to what the recurrent weights make, in each."""
+        """All iterations; ``terms`` are added to the product of the recurrent weights in each."""
         loop, root = self.architecture, math.sqrt(self.spec.width)
         embedding = math.sqrt(loop.input_variance) * torch.mm(x, self._weight("input").t())
         if loop.bias_variance:
@@ -76,7 +75,7 @@ class LoopedModule(Network[LoopedNetwork]):
         return state * square.clamp(min=torch.finfo(state.dtype).tiny).rsqrt()  # zero stays zero
 
     def _inputs(self, seen: list[Tensor]) -> Tensor:
-        """What the recurrent weights see in each iteration; if untied, each has places of its own.
+        """The inputs of the recurrent weights in each iteration; untied ones are block by block.
 
         shape: (samples, iterations, size)
         """

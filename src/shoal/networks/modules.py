@@ -46,24 +46,24 @@ class ModuleInputs:
         if isinstance(x, Mapping):
             if not all(isinstance(key, str) for key in x):
                 raise TypeError(f"{name} must have names of arguments as keys, got {list(x)}")
-            given = cls(((), dict(x)))
+            inputs = cls(((), dict(x)))
         else:
-            given = cls((tuple(x) if isinstance(x, tuple | list) else (x,), {}))
-        found = {where: _checked(name, where, leaf) for where, leaf in given.named(name).items()}
-        if len({len(tensor) for tensor in found.values()}) != 1:
-            shapes = ", ".join(f"{tuple(t.shape)} in {where}" for where, t in found.items())
+            inputs = cls((tuple(x) if isinstance(x, tuple | list) else (x,), {}))
+        tensors = {w: _checked(name, w, leaf) for w, leaf in inputs.named(name).items()}
+        if len({len(tensor) for tensor in tensors.values()}) != 1:
+            shapes = ", ".join(f"{tuple(t.shape)} in {where}" for where, t in tensors.items())
             raise ValueError(
                 f"{name} must have tensors with the same samples in their first dimension, got "
                 f"{shapes or 'none'}; store tensors shared by all samples as buffers of the module"
             )
-        return cls(pytree.tree_unflatten(found.values(), pytree.tree_structure(given.arguments)))
+        return cls(pytree.tree_unflatten(tensors.values(), pytree.tree_structure(inputs.arguments)))
 
     def named(self, name: str) -> dict[str, Tensor]:
         """All tensors: a single one by the name of all, others as ``x[0]`` or ``x['mask']``."""
-        found = pytree.tree_flatten_with_path(self.arguments)[0]
-        if len(found) == 1:
-            return {name: found[0][1]}
-        return {name + pytree.keystr(path[1:]): leaf for path, leaf in found}
+        leaves = pytree.tree_flatten_with_path(self.arguments)[0]
+        if len(leaves) == 1:
+            return {name: leaves[0][1]}
+        return {name + pytree.keystr(path[1:]): leaf for path, leaf in leaves}
 
     @property
     def first(self) -> Tensor:
@@ -88,7 +88,7 @@ class ModuleInputs:
         return ModuleInputs(pytree.tree_map(function, self.arguments))
 
     def given_to(self, function: Callable[..., Any]) -> Any:
-        """The result of a module, or a function, for them."""
+        """The result of a module, or a function, for these arguments."""
         positional, named = self.arguments
         return function(*positional, **named)
 
@@ -117,7 +117,7 @@ def _checked(name: str, where: str, leaf: object) -> Tensor:
 def names_matching(
     argument: str, patterns: Iterable[object], names: Iterable[str], kind: str
 ) -> list[str]:
-    """The names of parameters that patterns match: names of them, of modules, or with ``*``.
+    """The names that match patterns: names of parameters or of modules, perhaps with ``*``.
 
     Raises:
         TypeError: If a pattern is not a string.
@@ -128,18 +128,18 @@ def names_matching(
         >>> [names_matching("weights", [p], names, "weights") for p in ("blocks", "*.bias")]
         [['blocks.0.linear.bias'], ['blocks.0.linear.bias']]
     """
-    found: dict[str, None] = {}
+    matching: dict[str, None] = {}
     for pattern in patterns:
         if not isinstance(pattern, str):
             raise TypeError(f"{argument} must be names of {kind}, got {pattern!r}")
-        some = [name for name in names if _is_named(name, pattern)]
-        if not some:
+        matches = [name for name in names if _is_named(name, pattern)]
+        if not matches:
             raise ValueError(
                 f"{argument} must name {kind}, or modules that have them, got {pattern!r}; there "
                 f"are {', '.join(names) or 'none'}"
             )
-        found.update(dict.fromkeys(some))
-    return list(found)
+        matching.update(dict.fromkeys(matches))
+    return list(matching)
 
 
 def _is_named(name: str, pattern: str) -> bool:
@@ -151,50 +151,45 @@ def _is_named(name: str, pattern: str) -> bool:
 def exact(module: Module, *, silent: bool = False) -> Any:
     """A view of a module that shares its parameters and has exact gradients of equilibria.
 
-    Only the modules on the way to layers and networks with an equilibrium are copied, and no
-    tensor. A module without equilibria is returned itself; one that was compiled or distributed is
-    unwrapped. The view has no warm starts, and leaves the logs of the modules' solves alone.
+    Only the modules that contain layers or networks with an equilibrium are copied, and no tensor.
+    A module without equilibria is returned itself; a compiled or distributed one is unwrapped. The
+    view has no warm starts, and does not change the logs of the modules.
 
     Args:
         module: Any module.
-        silent: Whether the view may leave failures to a status, if the module does; else it warns.
+        silent: Whether the view may report failures as a status only, if the module does.
     """
     return _exact(module, silent, {})
 
 
-def _exact(module: Module, silent: bool, copies: dict[int, Module]) -> Module:
-    """The view of a module; one that stands in several places stays one."""
-    if id(module) not in copies:
-        copies[id(module)] = _copied(module, silent, copies)
-    return copies[id(module)]
-
-
-def _copied(module: Module, silent: bool, copies: dict[int, Module]) -> Module:
-    if isinstance(module, _PARALLEL):
-        return _exact(module.module, silent, copies)
+def _exact(module: Module, silent: bool, views: dict[int, Module]) -> Module:
+    """The view of a module; a module in several places has one view."""
+    if id(module) in views:
+        return views[id(module)]
     before = dict(submodules(module).items())  # those of TorchScript are no dictionary
-    if (source := before.get("_orig_mod")) is not None:
-        return _exact(source, silent, copies)
-    children = {
-        name: None if child is None else _exact(child, silent, copies)
-        for name, child in before.items()
-    }
-    same = all(children[name] is child for name, child in before.items())
-    modules = None if same else children
-    if (options := solve_options(module)) is not None:
-        exact_options = options.exact(silent=silent)
-        return changed_copy(module, modules=modules, options=exact_options, warm_start=False)
-    return module if same else changed_copy(module, modules=modules)
+    inside = module.module if isinstance(module, _PARALLEL) else before.get("_orig_mod")
+    if inside is not None:  # distributed, or compiled
+        view = _exact(inside, silent, views)
+    else:
+        after = {n: None if m is None else _exact(m, silent, views) for n, m in before.items()}
+        if (options := solve_options(module)) is not None:
+            changes = {"options": options.exact(silent=silent), "warm_start": False}
+            view = changed_copy(module, after, **changes)
+        elif any(after[name] is not child for name, child in before.items()):
+            view = changed_copy(module, after)
+        else:
+            view = module
+    return views.setdefault(id(module), view)
 
 
 def solve_options(module: Module) -> SolveOptions | None:
-    """The options and the log of a module that solves for an equilibrium."""
+    """The options of a module that solves for an equilibrium, with its log."""
     options = getattr(module, "options", None)
     return options if isinstance(options, SolveOptions) else None
 
 
 def check_whole(name: str, module: Module) -> None:
-    """Refuse a module whose weights are divided among processes."""
+    """Reject a module whose weights are divided among processes."""
     divided = [key for key, weight in module.named_parameters() if hasattr(weight, "full_tensor")]
     if divided:
         raise ValueError(
@@ -205,7 +200,7 @@ def check_whole(name: str, module: Module) -> None:
 
 @contextmanager
 def evaluating(module: Module) -> Iterator[None]:
-    """A context with a module in evaluation mode, neither random nor learning."""
+    """A context with a module in evaluation mode."""
     modes = [(one, one.training) for one in module.modules()]
     module.eval()
     try:
@@ -216,7 +211,7 @@ def evaluating(module: Module) -> Iterator[None]:
 
 
 def mixing_submodule(module: Module) -> str | None:
-    """The name of a submodule that, in its present mode, is random or normalizes over samples."""
+    """The name of a submodule that is random or normalizes over samples in its present mode."""
     for name, one in module.named_modules():
         normalizes = isinstance(one, _BATCH_NORMS)
         drops = isinstance(one, _DROPOUTS) and one.p > 0

@@ -36,8 +36,6 @@ from shoal.core.checks import real, room, size
 from shoal.equilibrium import PreparedCell
 from shoal.numerics.norms import operator_norm_bounds
 
-_TIGHTNESS = 0.1  # of the norms that give the rate: five products of matrices
-
 
 class MonotoneCell(PreparedCell):
     r"""A cell whose equilibrium exists and is unique for all values of its parameters.
@@ -126,7 +124,7 @@ class MonotoneCell(PreparedCell):
         Their distance is measured as $\|(I + \alpha M)(z - z')\|$.
         """
         skew = self.skew - self.skew.t()
-        a, s = (operator_norm_bounds(w, tightness=_TIGHTNESS).upper for w in (self.symmetric, skew))
+        a, s = (operator_norm_bounds(w, tightness=0.1).upper for w in (self.symmetric, skew))
         m, step = self.margin, self.step_size
         largest = math.sqrt((m + a**2) * m) + s
         return math.sqrt(1 - 4 * step * m / (1 + 2 * step * m + (step * largest) ** 2))
@@ -147,9 +145,9 @@ class MonotoneCell(PreparedCell):
 
         Args:
             z: The state, of shape (samples, width).
-            injection: As the following, from ``prepare``.
-            recurrent: The matrix that multiplies the state.
-            preconditioner: The matrix that multiplies the residual.
+            injection: The term of the input, from ``prepare``.
+            recurrent: The matrix that multiplies the state, from ``prepare``.
+            preconditioner: The matrix that multiplies the residual, from ``prepare``.
         """
         residual = self.activation.function(injection + z @ recurrent.t()) - z
         return z + residual @ preconditioner.t()
@@ -182,7 +180,7 @@ def _grid() -> Tensor:
 
 
 def _proximal(activation: Activation) -> Activation:
-    """The activation if it is a proximal operator, or say why not."""
+    """Return an activation that is a proximal operator, or raise."""
     least = float(activation.derivative(_grid()).min())
     steepest = max(activation.lipschitz, float(activation.derivative(_grid()).max()))
     if least < -1e-12 or steepest > 1 + 1e-9:

@@ -1,20 +1,21 @@
-"""The base class of all networks, their description, and the traces that kernels need."""
+"""The base class of all networks, their description and random weights, and their traces."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn import Module, Parameter
 
 from shoal.architectures import Architecture
-from shoal.core.checks import float_tensor, known_tensor
+from shoal.core.checks import float_tensor, known_tensor, room, seeded
 from shoal.core.torch_compat import is_wrapped
-from shoal.networks.draw import Law, Source
 
 A = TypeVar("A", bound=Architecture)
+Law = Literal["gaussian", "rademacher", "uniform", "orthogonal", "symmetric"]
 
 
 @dataclass(frozen=True)
@@ -44,12 +45,57 @@ class NetworkSpec(Generic[A]):
     pixels: tuple[int, ...] = ()
 
 
+class Source:
+    """A stream of random weights of mean zero and unit variance.
+
+    They are drawn on the CPU in float64, then rounded and moved, so that a seed gives the same
+    numbers on every device and in every dtype.
+
+    Args:
+        seed: Seed of the stream.
+        dtype: Dtype of the weights.
+        device: Device of the weights.
+    """
+
+    def __init__(self, seed: int, dtype: torch.dtype, device: torch.device) -> None:
+        self._generator = seeded("seed", seed)
+        self._dtype, self._device = dtype, device
+
+    def draw(self, law: Law, *shape: int, scale: float = 1.0, square: bool = False) -> Tensor:
+        """The next weights.
+
+        Args:
+            law: Their law. A law of matrices applies to square ones; others are then Gaussian.
+            shape: Their shape.
+            scale: A factor.
+            square: Whether they are the square matrix of a recurrent layer.
+        """
+        if self._device.type == "meta":  # for shapes alone
+            return torch.empty(shape, dtype=self._dtype, device="meta")
+        room("width (or another size)", *shape)
+        generator, dtype = self._generator, torch.float64
+        if law == "uniform":
+            weights = torch.rand(shape, generator=generator, dtype=dtype)
+            weights = weights.mul_(2).sub_(1).mul_(math.sqrt(3))
+        elif law == "rademacher":
+            weights = torch.randint(0, 2, shape, generator=generator).to(dtype).mul_(2).sub_(1)
+        else:
+            weights = torch.randn(shape, generator=generator, dtype=dtype)
+        if square and law == "symmetric":
+            weights = (weights + weights.T).mul_(math.sqrt(0.5))
+        elif square and law == "orthogonal":  # uniform among rotations and reflections, times √m
+            q, r = torch.linalg.qr(weights)
+            signs = r.diagonal().sign()  # they make QR unique, so that q is uniform
+            weights = torch.mul(q, signs).mul_(math.sqrt(len(q)))
+        return weights.mul_(scale).to(dtype=self._dtype, device=self._device)
+
+
 class LinearMap(NamedTuple):
     r"""The action of a group of weights $W$: $y = s W h$, at each pixel if there are any.
 
     Attributes:
         input: $h$, of shape (samples, pixels, size).
-        output: $y$ or a sum that it is a term of, as autograd knows it; (samples, units, ...).
+        output: $y$, or a sum with the term $y$, in autograd's graph; (samples, units, ...).
         scale: $s$.
     """
 
@@ -59,12 +105,12 @@ class LinearMap(NamedTuple):
 
     @classmethod
     def of_bias(cls, output: Tensor, scale: float) -> "LinearMap":
-        """The action of biases: on ones, at each pixel if there are any."""
+        """The action of biases on ones, at each pixel if there are any."""
         return cls(output.new_ones(len(output), output[0, 0].numel(), 1), output, scale)
 
 
 class Trace(NamedTuple):
-    """A pass through a network, with everything that its kernels need.
+    """The quantities of a pass through a network that its kernels require.
 
     Attributes:
         output: The output of the network; shape (samples, outputs).
@@ -116,9 +162,9 @@ class Network(Module, ABC, Generic[A]):
         return dict(self.named_parameters())
 
     def _weight(self, group: str) -> Tensor:
-        """The weights of a group, also where they are made of other parameters."""
-        found: Tensor = getattr(self, group)
-        return found
+        """The weights of a group, also under a parametrization."""
+        weight: Tensor = getattr(self, group)
+        return weight
 
     def forward(self, x: Tensor) -> Tensor:
         """The network's outputs, of shape (samples, outputs)."""
@@ -133,9 +179,9 @@ class Network(Module, ABC, Generic[A]):
         """A pass that keeps the inputs and outputs of all groups of weights."""
 
     def check_input(self, x: Tensor, name: str = "x") -> Tensor:
-        """Return the inputs, perhaps none, if they fit the network, or say why not."""
+        """Return inputs that fit the network, perhaps of no sample, or raise."""
         if torch.compiler.is_compiling() or (isinstance(x, Tensor) and is_wrapped(x)):
-            return x  # values are not known
+            return x  # without known values
         empty = isinstance(x, Tensor) and x.shape[:1] == (0,)
         x = known_tensor(name, x) if empty else float_tensor(name, x)
         shape = "(samples, in_features" + ", pixels" * self.spec.pixel_axes + ")"
@@ -144,7 +190,7 @@ class Network(Module, ABC, Generic[A]):
                 f"{name} must have shape {shape} with in_features = {self.spec.in_features}, "
                 f"got {tuple(x.shape)}"
             )
-        weight = self.readout  # which replicas of a module have too
+        weight = self.readout  # also present in replicas of a module
         if (x.dtype, x.device) != (weight.dtype, weight.device):
             raise TypeError(
                 f"{name} must have the network's dtype and device, {weight.dtype} on "
@@ -163,7 +209,7 @@ class Network(Module, ABC, Generic[A]):
 
 
 def chosen_groups(architecture: Architecture, trainable: Iterable[str] | None) -> frozenset[str]:
-    """The groups that an argument names; a fixed readout only if it is named or all are meant."""
+    """The groups of an argument; a fixed readout only by its name or with ``"all"``."""
     if trainable == "all":
         return frozenset(architecture.parameter_groups) | {"readout"}
     if trainable is None or isinstance(trainable, str) or not isinstance(trainable, Iterable):

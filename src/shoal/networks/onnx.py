@@ -1,4 +1,4 @@
-"""Export networks as ONNX programs, which need no shoal."""
+"""Export networks as ONNX programs that run without shoal."""
 
 import os
 from collections.abc import Callable
@@ -13,8 +13,6 @@ from shoal.core.files import write_whole
 from shoal.networks.layered import ChainNetwork
 from shoal.networks.modules import evaluating
 from shoal.networks.network import Network
-
-_MOST_BYTES = 3 * 2**29  # of weights; PyTorch puts more into a second file
 
 
 def export(net: Network[Any], path: str | os.PathLike[str]) -> None:
@@ -60,10 +58,10 @@ def export(net: Network[Any], path: str | os.PathLike[str]) -> None:
     if missing:
         raise ImportError(
             f"export to ONNX needs {' and '.join(missing)}, not installed here: "
-            "pip install 'shoal[onnx]'"
+            "pip install 'shoal-deq[onnx]'"
         )
     size = sum(tensor.nbytes for tensor in net.state_dict().values())
-    if size > _MOST_BYTES:
+    if size > 3 * 2**29:  # PyTorch puts more into a second file
         raise ValueError(f"an ONNX file holds weights of at most 1.5 GiB, got {size:,} bytes")
     spec, free = net.spec, {0: torch.export.Dim("samples")}
     sides = spec.pixels or (3 * getattr(spec.architecture, "patch_size", 1),) * spec.pixel_axes
@@ -90,7 +88,7 @@ def _log_sigmoid() -> Callable[[Any], Any]:
 
     def log_sigmoid(x: Any) -> Any:
         one = op.CastLike(op.Constant(value_float=1.0), x)
-        rest = op.Log(op.Add(one, op.Exp(op.Neg(op.Abs(x)))))
-        return op.Neg(op.Add(op.Relu(op.Neg(x)), rest))
+        log = op.Log(op.Add(one, op.Exp(op.Neg(op.Abs(x)))))
+        return op.Neg(op.Add(op.Relu(op.Neg(x)), log))
 
     return log_sigmoid

@@ -1,5 +1,6 @@
-"""Save networks and load them, through safetensors: numbers and text, nothing that runs."""
+"""Save and load networks as safetensors files, which hold numbers and text, and no code."""
 
+import dataclasses
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,8 +17,7 @@ from shoal import architectures as known_architectures
 from shoal.activations import Activation
 from shoal.architectures import Architecture
 from shoal.core.checks import as_path, device_of, items, shown
-from shoal.core.fields import plain
-from shoal.core.files import checksum, write_whole
+from shoal.core.files import checksum, plain, write_whole
 from shoal.core.settings import standard_settings
 from shoal.equilibrium import Gradient, Solver
 from shoal.networks.build import assemble, check_spec, shapes
@@ -25,15 +25,7 @@ from shoal.networks.equilibrium import Solving
 from shoal.networks.network import Network, NetworkSpec
 
 _FORMAT = "shoal network 1"
-_SIZES = (
-    "in_features",
-    "width",
-    "out_features",
-    "weights",
-    "readout_scale",
-    "pixel_axes",
-    "pixels",
-)
+_SIZES = {f.name for f in dataclasses.fields(NetworkSpec)} - {"architecture", "trainable"}
 _KNOWN: dict[str, type] = {
     name: value
     for module in (known_activations, known_architectures)
@@ -78,7 +70,7 @@ def save(net: Network[Any], path: str | os.PathLike[str]) -> None:
     metadata = {
         "format": _FORMAT,
         "architecture": json.dumps(plain(spec.architecture, "an architecture that is saved")),
-        "network": json.dumps({name: getattr(spec, name) for name in _SIZES}),
+        "network": json.dumps({name: getattr(spec, name) for name in sorted(_SIZES)}),
         "trainable": json.dumps(sorted(spec.trainable)),
         "requires_grad": json.dumps(trained),
     }
@@ -129,8 +121,8 @@ def load(
             expected = shapes(spec)
         except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise ValueError(f"{path} has a description that cannot be read: {error}") from error
-        if (found := {name: tuple(t.shape) for name, t in tensors.items()}) != expected:
-            raise ValueError(f"{path} holds tensors of shapes {found}, not {expected}")
+        if (stored := {name: tuple(t.shape) for name, t in tensors.items()}) != expected:
+            raise ValueError(f"{path} holds tensors of shapes {stored}, not {expected}")
         weights = {name: tensor.to(place) for name, tensor in tensors.items()}
         net = assemble(spec, weights, solving)
     for name, parameter in net.groups.items():
@@ -138,9 +130,9 @@ def load(
     return net
 
 
-def _classes(name: str, given: object, base: type) -> dict[str, Any]:
+def _classes(name: str, value: object, base: type) -> dict[str, Any]:
     """Custom classes by their names."""
-    classes = items(name, given)
+    classes = items(name, value)
     for one in classes:
         if not isinstance(one, type) or not issubclass(one, base):
             raise TypeError(f"{name} must be classes of {name}, got {shown(one)}")
@@ -177,7 +169,7 @@ def _spec(metadata: Mapping[str, str], custom: Mapping[str, type]) -> NetworkSpe
     stored = json.loads(metadata["network"])
     sizes = {name: stored[name] for name in _SIZES if name != "pixels"}
     sizes["pixel_axes"] = sizes["pixel_axes"] or None
-    sizes["pixels"] = stored.get("pixels") or None  # which older files do not have
+    sizes["pixels"] = stored.get("pixels") or None  # absent from older files
     return check_spec(architecture, trainable=json.loads(metadata["trainable"]), **sizes)
 
 

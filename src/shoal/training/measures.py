@@ -1,7 +1,7 @@
-r"""What is measured of a network on its way through training: Gram matrix, gain, curvature.
+r"""Measurements of a network during training: Gram matrix, gain, curvature.
 
-The convergence theorems watch the least eigenvalue of a Gram matrix: the share that one group of
-weights has in the NTK, which it bounds from below. That group is the readout in Ling 2023
+The convergence theorems watch the least eigenvalue of a Gram matrix: the share of one group of
+weights in the NTK, which it bounds from below. The group is the readout in Ling 2023
 ($Z^\top Z$), the readout of the feature map in Gao 2022 ($\Phi\Phi^\top$), and the last hidden
 layer in Du 2018 ($G^{(H)}$), whose readout is fixed.
 """
@@ -24,13 +24,11 @@ from shoal.networks.modules import evaluating, exact
 from shoal.numerics.norms import dominant_eigenpair, start_vector
 from shoal.training.objective import Evaluation, Objective
 
-_LINEAR = ("skip", "readout")  # groups that the output is linear in
-_ROWS, _NUMBERS = 1000, 2**26  # of a Jacobian that is taken without being asked for
-_MEMORY = 2**31  # bytes for it
+_LINEAR = ("skip", "readout")  # groups in which the output is linear
 
 
 class Measures:
-    """What can be measured of a module.
+    """The quantities that can be measured for a module.
 
     Args:
         objective: Its loss.
@@ -50,37 +48,26 @@ class Measures:
 
     def measure(self, objective: Objective, now: Evaluation) -> dict[str, float]:
         """Measure the weights that were just evaluated."""
-        found = self._gain(objective)
-        found["feature_error"] = objective.feature_error(now, found.get("gain_upper", 0.0))
+        measured: dict[str, float] = {}
+        if self._gains:
+            measured["gain"] = max(bound.estimate() for bound in self._gains)
+            measured["gain_upper"] = self.gain_upper()
+        measured["feature_error"] = objective.feature_error(now, measured.get("gain_upper", 0.0))
         if self.names is not None:
             gram = _gram(objective, self.names)
             if self.initial is None:
                 self.initial = gram
-            found["feature_error"] += objective.rounding(float(gram.trace().clamp_min(0).sqrt()))
-            found["least_eigenvalue"] = _least_eigenvalue(gram)
-            found["drift"] = float(torch.linalg.eigvalsh(gram - self.initial).abs().max())
+            measured["feature_error"] += objective.rounding(float(gram.trace().clamp_min(0).sqrt()))
+            measured["least_eigenvalue"] = _least_eigenvalue(gram)
+            measured["drift"] = float(torch.linalg.eigvalsh(gram - self.initial).abs().max())
         if objective.loss is None:
-            found["square_gradient"] = _square_gradient(objective, now)
-        return {**found, **{f"distance.{n}": d for n, d in objective.distances().items()}}
+            measured["square_gradient"] = _square_gradient(objective, now)
+        return {**measured, **{f"distance.{n}": d for n, d in objective.distances().items()}}
 
-    def gain_upper(self, objective: Objective) -> float:
-        """A certified bound of the gain; where there are several networks, of the largest."""
+    def gain_upper(self) -> float:
+        """A certified bound of the gain; with several networks, of the largest gain."""
         below_one = math.nextafter(1.0, 0.0)
-        pairs = zip(objective.equilibria, self._gains, strict=True)
-        uppers = [
-            bound.upper([w.detach() for _, w in one.recurrent_layers], below_one)
-            for one, bound in pairs
-        ]
-        return max(uppers, default=0.0)
-
-    def _gain(self, objective: Objective) -> dict[str, float]:
-        """The gain of the recurrent layer and its bound."""
-        gains = []
-        for one, bound in zip(objective.equilibria, self._gains, strict=True):
-            weights = zip(bound.factors, bound.norms, one.recurrent_layers, strict=True)
-            norms = (f * norm.estimate(w.detach()) for f, norm, (_, w) in weights)
-            gains.append(math.prod(norms))
-        return {"gain": max(gains), "gain_upper": self.gain_upper(objective)} if gains else {}
+        return max((bound.upper(below_one) for bound in self._gains), default=0.0)
 
 
 def _least_eigenvalue(gram: Tensor) -> float:
@@ -91,7 +78,7 @@ def _least_eigenvalue(gram: Tensor) -> float:
 
 
 def _square_gradient(objective: Objective, now: Evaluation) -> float:
-    """The square of the exact gradient, which theorems are about."""
+    """The squared norm of the exact gradient, as in the theorems."""
     exact = objective.exactly()  # silent: failed solves are a violation already
     if all(a.gradient == b.gradient for a, b in zip(objective.solves, exact.solves, strict=True)):
         return now.square_gradient
@@ -107,7 +94,7 @@ def largest_eigenvalue(objective: Objective) -> float:
     network = exact(objective.network)
     with torch.enable_grad(), without_fused_attention():  # which has no second derivatives
         output, trained = objective.x.given_to(network), list(objective.weights.values())
-        # Jᵀu is linear in u, so its own derivative is J, wherever it is taken
+        # Jᵀu is linear in u, so that its derivative is J everywhere
         cotangent = torch.ones_like(output, requires_grad=True)
         pulled = torch.autograd.grad(output, trained, cotangent, create_graph=True)
 
@@ -124,7 +111,7 @@ def largest_eigenvalue(objective: Objective) -> float:
 
 
 def _gram_names(objective: Objective, gram: bool | Iterable[str] | None) -> tuple[str, ...] | None:
-    """The group, or the parameters, whose Gram matrix an argument of ``Watch`` means."""
+    """The group, or the parameters, of the Gram matrix that the argument of ``Watch`` chooses."""
     net = objective.network
     if gram is False or (gram is None and objective.loss is not None):
         return None
@@ -135,7 +122,7 @@ def _gram_names(objective: Objective, gram: bool | Iterable[str] | None) -> tupl
             raise ValueError(f"gram must name one trained group of {trained}, got {names}")
         return names
     rows, columns = objective.y.numel(), sum(p.numel() for p in objective.weights.values())
-    if gram is None and (rows > _ROWS or rows * columns > _NUMBERS):
+    if gram is None and (rows > 1000 or rows * columns > 2**26):  # a large Jacobian
         return None
     patterns = None if gram is None or gram is True else items("gram", gram)
     view = exact(net)
@@ -155,9 +142,9 @@ def gram_group(network: Network[Any]) -> str:
     for name in (*_LINEAR, *_below_readout(network)):
         if name in trained:
             return name
-    own = network.architecture.parameter_groups
+    groups = ", ".join(sorted(network.architecture.parameter_groups))
     raise ValueError(
-        f"net must train a group of its architecture ({', '.join(sorted(own))}) for the Gram "
+        f"net must train a group of its architecture ({groups}) for the Gram "
         f"matrix, got {', '.join(trained)}: undo parametrizations, or train with monitor=False"
     )
 
@@ -169,8 +156,8 @@ def _below_readout(network: Network[Any]) -> list[str]:
     layers = network.architecture.layers()
     last_first = layers.cells[::-1]
     matrices = [cell.weights for cell in last_first]
-    found = (*matrices, layers.injection, *(cell.bias for cell in last_first))
-    return [weights.group for weights in found if weights is not None]
+    groups = (*matrices, layers.injection, *(cell.bias for cell in last_first))
+    return [weights.group for weights in groups if weights is not None]
 
 
 def _gram(objective: Objective, names: tuple[str, ...]) -> Tensor:
@@ -181,7 +168,7 @@ def _gram(objective: Objective, names: tuple[str, ...]) -> Tensor:
     view = exact(net, silent=True)  # failed solves are a violation already
     with evaluating(view):
         chosen = {name: view.get_parameter(name).detach() for name in names}
-        return Jacobians(view, chosen, x, _MEMORY).gram(x)
+        return Jacobians(view, chosen, x, memory=2**31).gram(x)
 
 
 def gram_matrix(network: Network[Any], x: Tensor, group: str) -> Tensor:
@@ -196,16 +183,16 @@ def gram_matrix(network: Network[Any], x: Tensor, group: str) -> Tensor:
         group: One of the groups.
     """
     if isinstance(network, EquilibriumNetwork) and group in _LINEAR:
-        features = _features(network, x, group).double()  # from the equilibrium that is there
+        features = _features(network, x, group).double()  # from the last equilibrium
         return features @ features.T
     with torch.enable_grad():
         trace = network.trace(x)
         one = trace.maps[group]
-        found = [] if group in _LINEAR else reactions(trace.output, {group: one})
+        gradients = [] if group in _LINEAR else reactions(trace.output, {group: one})
     inputs = one.input.detach().double() * one.scale
-    if not found:
+    if not gradients:
         return inputs[:, 0] @ inputs[:, 0].T
-    deltas = [reaction[group].detach().double() for reaction in found]
+    deltas = [reaction[group].detach().double() for reaction in gradients]
     rows = [torch.cat([contract(inputs, d, inputs, e) for e in deltas], 1) for d in deltas]
     return torch.cat(rows)
 

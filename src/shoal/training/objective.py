@@ -11,15 +11,13 @@ from torch import Tensor
 from torch.nn import Module, Parameter
 
 from shoal.activations.names import description
-from shoal.core.checks import as_tensor, float_tensor
+from shoal.core.checks import as_tensor, float_tensor, function, instance
 from shoal.core.files import checksum
 from shoal.equilibrium.gradients import SolveOptions
 from shoal.networks import EquilibriumNetwork, Network
 from shoal.networks.modules import ModuleInputs, check_whole, exact, solve_options
 
 Loss = Callable[[Any, Tensor], Tensor]  # of outputs and labels
-
-_DOUBLE = torch.float64
 
 
 class Problem(NamedTuple):
@@ -41,21 +39,21 @@ class Problem(NamedTuple):
         if not isinstance(net, Network):
             raise TypeError(f"net must be a network made by shoal.build, got {type(net).__name__}")
         inputs = net.check_input(as_tensor(x, "x")).detach()
-        given = float_tensor("y", as_tensor(y, "y"))
-        labels = float_tensor(f"y in {inputs.dtype}", given.to(inputs))  # which may overflow
+        numbers = float_tensor("y", as_tensor(y, "y"))
+        labels = float_tensor(f"y in {inputs.dtype}", numbers.to(inputs))  # may overflow
         labels = labels[:, None] if labels.dim() == 1 else labels
         samples, outputs = len(inputs), net.spec.out_features
         if labels.shape != (samples, outputs):
             raise ValueError(
                 f"y must have shape (n,) or (n, outputs) with n = {samples}, with one column for "
-                f"each of the network's {outputs} outputs, got {tuple(given.shape)}"
+                f"each of the network's {outputs} outputs, got {tuple(numbers.shape)}"
             )
         return cls(net, inputs, labels)
 
     def fingerprint(self) -> dict[str, str]:
         """Checksums of everything that a certificate depends on.
 
-        Numbers count, not their dtype: those of a network in float32 are the same in float64.
+        They are of the numbers: a network in float32 and its copy in float64 have the same.
         """
         groups = self.net.groups.items()
         method: dict[str, str] = {}
@@ -94,7 +92,7 @@ class Evaluation:
     @property
     def square_gradient(self) -> float:
         r"""$\|\nabla\Phi\|^2$, in float64."""
-        norms = [torch.linalg.vector_norm(g, dtype=_DOUBLE) for g in self.gradients]
+        norms = [torch.linalg.vector_norm(g, dtype=torch.float64) for g in self.gradients]
         return float(torch.stack(norms).square().sum())
 
 
@@ -126,9 +124,8 @@ class Objective:
     @classmethod
     def checked(cls, net: Any, x: Any, y: object, loss: Loss | None) -> Self:
         """Check the arguments of ``train`` and ``Watch``."""
-        if loss is not None and not callable(loss):
-            raise TypeError(f"loss must be a function of outputs and labels, got {loss!r}")
-        net = as_module(net)
+        function("loss", loss)
+        instance("net", net, Module)
         if isinstance(net, Network):
             if loss is None:
                 _, x, y = Problem.checked(net, x, y)
@@ -154,9 +151,9 @@ class Objective:
 
     @property
     def solves(self) -> list[SolveOptions]:
-        """How all modules with an equilibrium solve for it, with the outcomes."""
-        found = [solve_options(one) for one in self.network.modules()]
-        return [options for options in found if options is not None]
+        """The solver options of all modules with an equilibrium, with their logs."""
+        several = [solve_options(one) for one in self.network.modules()]
+        return [options for options in several if options is not None]
 
     def exactly(self) -> "Objective":
         """This objective with exact gradients; evaluating it leaves no trace in the network."""
@@ -168,8 +165,8 @@ class Objective:
         r"""One forward and one backward pass.
 
         Args:
-            rows: Some of the samples, for an estimate of $\Phi$: their loss times the number of all
-                samples over theirs. Another loss is taken as it is.
+            rows: Some of the samples, for an estimate of $\Phi$: their loss divided by their share
+                of all samples. Another loss is not scaled.
 
         Raises:
             ConvergenceError: If an equilibrium, or its gradient, does not converge and the network
@@ -194,25 +191,27 @@ class Objective:
             if math.isfinite(loss):
                 trained = list(self.weights.values())
                 gradients = [*torch.autograd.grad(target, trained, seed, materialize_grads=True)]
-        found = [s for one in self.solves for s in (one.log.forward, one.log.backward)]
-        converged = all(s is None or bool(s.converged.all()) for s in found)
+        solutions = [s for one in self.solves for s in (one.log.forward, one.log.backward)]
+        converged = all(s is None or bool(s.converged.all()) for s in solutions)
         return Evaluation(loss, gradients, converged, self._residual(), rows)
 
     def _residual(self) -> float:
         network = self.network
         if not isinstance(network, EquilibriumNetwork) or network.last_solve is None:
             return 0.0
-        return float(torch.linalg.vector_norm(network.last_solve.residual, dtype=_DOUBLE))
+        return float(torch.linalg.vector_norm(network.last_solve.residual, dtype=torch.float64))
 
     def distances(self) -> dict[str, float]:
         """How far each group of weights is from its start, in the Frobenius norm."""
         return {
-            name: float(torch.linalg.vector_norm(p.detach() - self.initial[name], dtype=_DOUBLE))
+            name: float(
+                torch.linalg.vector_norm(p.detach() - self.initial[name], dtype=torch.float64)
+            )
             for name, p in self.weights.items()
         }
 
     def feature_error(self, now: Evaluation, gain: float) -> float:
-        r"""A bound of the features' distance from those of exact equilibria.
+        r"""A bound of the error of the features, compared with exact equilibria.
 
         A residual $r$ of a contraction with gain $g$ leaves an error of at most $r/(1-g)$.
 
@@ -226,7 +225,7 @@ class Objective:
         return network.feature_scale * now.residual / (1 - gain if gain < 1 else 1.0)
 
     def rounding(self, size: float) -> float:
-        """The rounding error of sums over all units, of this size."""
+        """The rounding error of sums of this size over all units."""
         width = max(max(p.shape, default=1) for p in self.network.parameters())
         dtype = next(iter(self.weights.values())).dtype
         return torch.finfo(dtype).eps * math.sqrt(width) * size
@@ -238,13 +237,6 @@ class Objective:
             size = float(torch.linalg.matrix_norm(self.network.readout.detach().double(), 2))
             total += size * self.feature_error(now, gain)
         return total
-
-
-def as_module(net: object) -> Module:
-    """Check that ``net`` is a module."""
-    if not isinstance(net, Module):
-        raise TypeError(f"net must be a torch.nn.Module, got {type(net).__name__}")
-    return net
 
 
 def _checksum(tensors: Mapping[str, Tensor]) -> str:
@@ -261,7 +253,7 @@ def _like(output: object, y: Tensor) -> Tensor:
         )
     if y.shape == output.shape:
         return y.to(output.dtype)
-    if y.numel() != output.numel() or y.numel() != len(y):  # of one output it is clear
+    if y.numel() != output.numel() or y.numel() != len(y):  # one output is unambiguous
         raise ValueError(
             f"y must have the shape of the outputs, {tuple(output.shape)}, got {tuple(y.shape)}: "
             "give loss= for labels of another kind"

@@ -1,4 +1,4 @@
-"""Promises about a training run: those of the convergence theorems, or those of a certificate."""
+"""Promises about a training run, from the convergence theorems or from a certificate."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,8 +11,7 @@ from shoal.training.measures import largest_eigenvalue
 from shoal.training.objective import Objective, Problem
 
 LOWER = frozenset({"least_eigenvalue", "pl_ratio"})  # bounded from below; all others from above
-MEASURED = ("gain", "least_eigenvalue", "pl_ratio", "drift")
-KNOWN = ("loss", "equilibrium", *MEASURED)
+KNOWN = ("loss", "equilibrium", "gain", "least_eigenvalue", "pl_ratio", "drift")
 
 
 @dataclass(frozen=True)
@@ -52,8 +51,8 @@ class Law:
     r"""The promises that a run is compared with.
 
     Attributes:
-        step_size: $\eta$ of full-batch gradient descent; ``None`` for any other method, about whose
-            loss nothing is promised.
+        step_size: $\eta$ of full-batch gradient descent; ``None`` for any other method, for which
+            the loss has no bound.
         promises: The names of all promises.
         eigenvalue: $\lambda_0$, if the user gave it.
         rate: The factor of the loss per step, if a certificate has one.
@@ -101,8 +100,8 @@ def make_law(
 
     Args:
         objective: The loss.
-        step_size: Step size of full-batch gradient descent, ``"auto"``, or ``None``: that of the
-            certificate if there is one, else another method moves the weights.
+        step_size: Step size of full-batch gradient descent, ``"auto"``, or ``None``: the
+            certificate's if there is one, else another method moves the weights.
         certificate: A certificate of ``certify``.
         least_eigenvalue: $\lambda_0$, if it is known.
         promises: The names of the promises, if the user chose them.
@@ -167,7 +166,7 @@ def _of_theorems(objective: Objective, *, descent: bool) -> frozenset[str]:
 def _limits(promises: Promises, network: object) -> dict[str, float]:
     """The promises of a certificate that can be measured, by the names of the measured numbers.
 
-    Only for a DEQ is the Gram matrix that of all features that trained readouts see.
+    Only for a DEQ does the Gram matrix contain all features of trained readouts.
     """
     assert isinstance(network, Network)
     trained = {name for name, p in network.groups.items() if p.requires_grad}
@@ -182,7 +181,7 @@ def _limits(promises: Promises, network: object) -> dict[str, float]:
 
 
 def _conclusion(certificate: Any, objective: Objective) -> Any:
-    """What a certificate concludes about gradient descent; ``None`` if that does not hold."""
+    """The conclusion of a certificate about gradient descent; ``None`` if it does not hold."""
     net = objective.network
     if not isinstance(net, Network):
         kind = type(net).__name__
@@ -193,11 +192,13 @@ def _conclusion(certificate: Any, objective: Objective) -> Any:
     if conclusion is None:
         kind = type(certificate).__name__
         raise TypeError(f"certificate must be what shoal.certify returned, got a {kind}")
-    mine = Problem(net, objective.x.first, objective.y).fingerprint()
-    other = [name for name, value in mine.items() if certificate.fingerprint.get(name) != value]
-    if other:
+    present = Problem(net, objective.x.first, objective.y).fingerprint()
+    different = [
+        name for name, value in present.items() if certificate.fingerprint.get(name) != value
+    ]
+    if different:
         raise ValueError(
             "certificate must be of this network, as it is before training, and of these data, "
-            f"got one in which {', '.join(other)} differ: certify again"
+            f"got one in which {', '.join(different)} differ: certify again"
         )
     return conclusion if conclusion.holds else None

@@ -1,4 +1,4 @@
-"""Train a network, and compare the run with what the theory promises."""
+"""Train a network, and compare the run with the promises of the theory."""
 
 import math
 import os
@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from io import BytesIO
 from itertools import islice, repeat
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -20,7 +21,7 @@ from shoal.core.checks import as_path, function, instance, integer, one_of, real
 from shoal.core.exceptions import ConvergenceError, ConvergenceWarning
 from shoal.core.files import write_whole
 from shoal.networks.modules import Inputs, mixing_submodule
-from shoal.training.objective import Evaluation, Loss, as_module
+from shoal.training.objective import Evaluation, Loss
 from shoal.training.records import TrainingError, TrainingRun, TrainingStatus
 from shoal.training.watch import Watch
 
@@ -28,7 +29,7 @@ OptimizerFactory = Callable[[list[Parameter]], Optimizer]
 
 
 class TrainingProgress(NamedTuple):
-    """How far a training is.
+    """Progress of a training.
 
     Attributes:
         step: The number of steps made.
@@ -82,19 +83,19 @@ def train(
         y: Labels, of shape (n,) or (n, outputs); for other modules in the shape of their outputs.
         steps: The number of steps.
         step_size: $\eta$. ``"auto"``: one over the largest eigenvalue of the network's NTK. By
-            default that of the certificate.
+            default the certificate's.
         optimizer: An optimizer instead of gradient descent, as a callable
             ``params -> Optimizer``: a class such as ``torch.optim.Adam``, or
             ``lambda p: torch.optim.Adam(p, lr=1e-3)``. ``torch.optim.SGD`` without momentum and
             weight decay is gradient descent.
         batch_size: Number of samples of each step; by default all. The loss of a batch is scaled to
-            estimate $\Phi$: by the number of all samples over that of the batch.
+            estimate $\Phi$: by the ratio of the numbers of samples.
         seed: Seed of the order of mini-batches.
         loss: A custom loss, a function of outputs and labels; ``y`` then has the form that it
             expects. The default is $\Phi = \frac12\|f - y\|^2$, a sum over samples.
         monitor: Whether to measure everything, or the number of steps between two times; 10 by
             default. The loss is recorded at every step.
-        promises: The promises to judge, as in :class:`Watch`; by default those of the theorem.
+        promises: The promises to judge, as in :class:`Watch`; by default the theorem's.
         certificate: Result of ``certify`` for this network before training and these data. It is
             rejected for other networks, data and optimizers, and for mini-batches. If its
             conclusion holds for this step size, its promises are checked instead: the rate of the
@@ -130,18 +131,21 @@ def train(
     """
     one_of("on_violation", on_violation, ("record", "stop", "raise"))
     function("progress", progress)
-    steps, every = integer("steps", steps, at_least=0), _interval(monitor)
+    steps = integer("steps", steps, at_least=0)
+    every = 10 * monitor if isinstance(monitor, bool) else integer("monitor", monitor, at_least=1)
     seconds = real("checkpoint_seconds", checkpoint_seconds, at_least=0)
     with torch.inference_mode(mode=False):
-        whole = batch_size is None and mixing_submodule(as_module(net)) is None
+        whole = batch_size is None and mixing_submodule(instance("net", net, Module)) is None
         if optimizer is not None and step_size is not None:
-            raise ValueError("step_size is the optimizer's own, got both step_size and optimizer")
+            raise ValueError(
+                "step_size must be None with an optimizer, which has its learning rate"
+            )
         if certificate is not None and not whole:
             raise ValueError(
                 "certificate is about full-batch gradient descent of all trained weights, got "
                 "batch_size, or a module that is random or normalizes over samples in training"
             )
-        mover = None if optimizer is None else _made(optimizer, net)
+        mover = None if optimizer is None else _optimizer(optimizer, net)
         watch = Watch(
             net,
             x,
@@ -161,12 +165,16 @@ def train(
             size = real("step_size", size, above=0)
             mover = SGD(list(watch.objective.weights.values()), lr=size)
         batches = None if whole else _batches(len(watch.objective.x), batch_size, seed)
-        file = None
+        loop = _Loop(watch, mover, batches, instance("checkpoint_tag", checkpoint_tag, str))
         if checkpoint is not None:
-            file = _Checkpoint(checkpoint, instance("checkpoint_tag", checkpoint_tag, str), seconds)
-        loop = _Loop(watch, mover, steps, every, batches, on_violation != "record", progress, file)
+            loop.restore(checkpoint, steps, seconds)
         start = time.perf_counter()
-        status, message = loop.run()
+        try:
+            status = loop.run(steps, every, progress, stop=on_violation != "record")
+            message = watch.summary
+        except ConvergenceError as error:
+            hint = " A smaller step_size changes these weights less." if loop.step else ""
+            status, message = "diverged", f"{error}{hint}"
     run = TrainingRun(
         **vars(watch.records),
         method="descent" if optimizer is None else type(mover).__name__,
@@ -184,14 +192,7 @@ def train(
     return run
 
 
-def _interval(monitor: object) -> int:
-    """The number of steps between two times that everything is measured; zero for never."""
-    if isinstance(monitor, bool):
-        return 10 if monitor else 0
-    return integer("monitor", monitor, at_least=1)
-
-
-def _made(factory: object, net: Module) -> Optimizer:
+def _optimizer(factory: object, net: Module) -> Optimizer:
     """The optimizer of the trained parameters."""
     trained = [p for p in net.parameters() if p.requires_grad]
     if isinstance(factory, Optimizer) or not callable(factory):
@@ -199,13 +200,13 @@ def _made(factory: object, net: Module) -> Optimizer:
             "optimizer must be a callable params -> Optimizer, such as torch.optim.Adam or "
             f"lambda p: torch.optim.Adam(p, lr=1e-3), got {type(factory).__name__}"
         )
-    made = factory(trained)
-    if not isinstance(made, Optimizer):
-        raise TypeError(f"optimizer must return a torch.optim.Optimizer, got {made!r}")
+    optimizer = factory(trained)
+    if not isinstance(optimizer, Optimizer):
+        raise TypeError(f"optimizer must return a torch.optim.Optimizer, got {optimizer!r}")
     known = {id(p) for p in trained}
-    if any(id(p) not in known for group in made.param_groups for p in group["params"]):
+    if any(id(p) not in known for group in optimizer.param_groups for p in group["params"]):
         raise ValueError("optimizer must move trained parameters of net only, got others")
-    return made
+    return optimizer
 
 
 def _batches(samples: int, size: object, seed: object) -> Iterator[Tensor | None]:
@@ -219,158 +220,153 @@ def _batches(samples: int, size: object, seed: object) -> Iterator[Tensor | None
     return (rows for order in orders for rows in order.split(count))
 
 
-class _Checkpoint:
-    """A file with the states of model, optimizer and watch, the step, and a tag.
-
-    Args:
-        path: The file.
-        tag: The tag; a file with another one is refused.
-        seconds: Least time between two states.
-    """
-
-    def __init__(self, path: str | os.PathLike[str], tag: str, seconds: float) -> None:
-        self.path, self.tag, self.seconds = as_path("checkpoint", path), tag, seconds
-        folder = self.path.absolute().parent
-        if not folder.is_dir() or self.path.is_dir() or not os.access(folder, os.W_OK):
-            raise ValueError(
-                "checkpoint must be a file in a folder that exists and can be written to, got "
-                f"{str(path)!r}"
-            )
-        self._written = time.monotonic()
-
-    def write(self, loop: "_Loop") -> None:
-        """Replace the file as a whole, if it is time."""
-        if loop.step < loop.steps and time.monotonic() - self._written < self.seconds:
-            return
-        state = {
-            "tag": self.tag,
-            "step": loop.step,
-            "model": loop.watch.objective.network.state_dict(),
-            "optimizer": loop.optimizer.state_dict(),
-            "kind": type(loop.optimizer).__name__,
-            "watch": loop.watch.state_dict(),
-            "batch_losses": loop.batch_losses,
-        }
-        buffer = BytesIO()
-        torch.save(state, buffer)
-        write_whole(self.path, lambda file: file.write_bytes(buffer.getbuffer()))
-        self._written = time.monotonic()
-
-    def load(self, loop: "_Loop") -> None:
-        """Let a loop continue from the file, if there is one."""
-        if not self.path.exists():
-            return
-        network = loop.watch.objective.network
-        try:
-            with zipfile.ZipFile(self.path) as file:
-                damaged = file.testzip()  # torch does not check the checksums
-            state = torch.load(self.path, map_location="cpu", weights_only=True)
-            step, there = state["step"], _description(state["model"], state["kind"], state["tag"])
-        except Exception as error:  # whatever is in the file
-            raise ValueError(f"{self.path} is damaged or not a checkpoint: {error}") from error
-        if damaged is not None:
-            raise ValueError(f"{self.path} is damaged: {damaged} has another checksum")
-        here = _description(network.state_dict(), type(loop.optimizer).__name__, self.tag)
-        for name in {**here, **there}:
-            if here.get(name) != there.get(name):
-                raise ValueError(
-                    f"checkpoint {str(self.path)!r} belongs to another run: {name} is "
-                    f"{there.get(name)} in the file and {here.get(name)} here"
-                )
-        if step > loop.steps:
-            raise ValueError(f"steps must be >= {step}, those of the checkpoint, got {loop.steps}")
-        network.load_state_dict(state["model"])
-        loop.optimizer.load_state_dict(state["optimizer"])
-        loop.watch.load_state_dict(state["watch"])
-        loop.step, loop.batch_losses = step, state["batch_losses"]
-        if loop.batches is not None:
-            loop.batches = islice(loop.batches, step, None)
-
-
-def _description(model: dict[str, Tensor], optimizer: str, tag: str) -> dict[str, str]:
-    """The facts that two runs must share."""
-    shapes = {name: f"{tuple(t.shape)} {t.dtype}" for name, t in model.items()}
-    return {"checkpoint_tag": repr(tag), "optimizer": optimizer, **shapes}
-
-
 @dataclass(eq=False)
 class _Loop:
-    """Evaluate, watch, step.
+    """Evaluate, watch, step; a checkpoint is the states of network, optimizer and watch.
 
     Attributes:
-        watch: The watch.
-        optimizer: The optimizer.
-        steps: The number of steps to make.
-        every: The number of steps between two times that everything is measured; zero for never.
-        batches: The samples of each step; ``None`` if the loss of each step is the one that is
-            watched: that of all samples, with nothing random.
-        stop: Whether a violation ends the run.
-        report: Called at each step.
-        file: The checkpoint.
+        batches: The samples of each step; ``None`` if each step uses the loss that is watched, of
+            all samples with nothing random.
+        tag: The user's tag of the run.
         step: The number of steps made.
         batch_losses: The loss that each of them was made for, if there are ``batches``.
+        save: Writes a checkpoint, if it is due.
     """
 
     watch: Watch
     optimizer: Optimizer
-    steps: int
-    every: int
     batches: Iterator[Tensor | None] | None
-    stop: bool
-    report: Callable[[TrainingProgress], object] | None
-    file: _Checkpoint | None
+    tag: str
     step: int = 0
     batch_losses: list[float] = field(default_factory=list)
+    save: Callable[[bool], None] | None = None
 
-    def run(self) -> tuple[TrainingStatus, str]:
-        """Make all steps, or as many as the run survives; returns the status and a message."""
-        if self.file is not None:
-            self.file.load(self)
-        try:
-            return self._steps()
-        except ConvergenceError as error:
-            hint = " A smaller step_size changes these weights less." if self.step else ""
-            return "diverged", f"{error}{hint}"
+    def run(
+        self,
+        steps: int,
+        every: int,
+        report: Callable[[TrainingProgress], object] | None,
+        *,
+        stop: bool,
+    ) -> TrainingStatus:
+        """Make all steps, or as many as the promises allow.
 
-    def _steps(self) -> tuple[TrainingStatus, str]:
-        watch, loss, interval = self.watch, math.nan, self.every or max(self.steps, 1)
+        Args:
+            steps: The number of steps to make.
+            every: The number of steps between two times that everything is measured; 0 for never.
+            report: Called at each step.
+            stop: Whether a violation ends the run.
+        """
+        watch, loss = self.watch, math.nan
         while True:
-            if self.file is not None and self.step:
-                self.file.write(self)
-            last = self.step == self.steps
-            due, measure = last or self.step % interval == 0, self.every > 0
-            now = None
+            last = self.step == steps
+            if self.save is not None:
+                self.save(last)
+            due = last or self.step % (every or steps) == 0
             if self.batches is None:
                 now = watch.evaluate(self.step)
-                watch.note(self.step, now, measure=due and measure)
-            elif due:
-                loss = watch.look(self.step, measure=measure)["loss"]
-            if self.batches is not None and not last:
-                now = watch.evaluate(self.step, next(self.batches))
-                self.batch_losses.append(now.loss)
-            loss = loss if now is None else now.loss
-            if self.report is not None:
-                broken = len(watch.violations)
-                self.report(TrainingProgress(self.step, self.steps, loss, broken))
-            if self.stop and watch.violations:
-                return "stopped", watch.summary
-            if last or now is None:
-                return "finished", watch.summary
-            self._move(now)
+                loss = watch.note(self.step, now, measure=due and every > 0)["loss"]
+            else:
+                if due:
+                    loss = watch.look(self.step, measure=every > 0)["loss"]
+                if not last:
+                    now = watch.evaluate(self.step, next(self.batches))
+                    self.batch_losses.append(loss := now.loss)
+            if report is not None:
+                report(TrainingProgress(self.step, steps, loss, len(watch.violations)))
+            if stop and watch.violations:
+                return "stopped"
+            if last:
+                return "finished"
+            self.move(now)
 
-    def _move(self, now: Evaluation) -> None:
+    def move(self, now: Evaluation) -> None:
         """One step; an optimizer that evaluates the loss again does so for the same samples."""
-        weights, known = self.watch.objective.weights.values(), [now]
+        weights, evaluations = self.watch.objective.weights.values(), [now]
 
         def closure() -> float:
-            found = known.pop() if known else self.watch.evaluate(self.step, now.rows)
-            if not found.converged:
+            again = evaluations.pop() if evaluations else self.watch.evaluate(self.step, now.rows)
+            if not again.converged:
                 self.watch.lose("equilibrium", self.step)
-            for weight, gradient in zip(weights, found.gradients, strict=True):
+            for weight, gradient in zip(weights, again.gradients, strict=True):
                 weight.grad = gradient
-            return found.loss
+            return again.loss
 
         self.optimizer.step(closure)
         for weight in weights:
             weight.grad = None
         self.step += 1
+
+    def description(self) -> dict[str, str]:
+        """The facts that a run shares with its checkpoint."""
+        model = self.watch.objective.network.state_dict()
+        shapes = {name: f"{tuple(t.shape)} {t.dtype}" for name, t in model.items()}
+        optimizer = type(self.optimizer).__name__
+        return {"checkpoint_tag": repr(self.tag), "optimizer": optimizer, **shapes}
+
+    def restore(self, checkpoint: str | os.PathLike[str], steps: int, seconds: float) -> None:
+        """Continue from a checkpoint if the file exists, and write it from now on.
+
+        Args:
+            checkpoint: The file.
+            steps: The number of steps to make.
+            seconds: Least time between two checkpoints.
+        """
+        path = as_path("checkpoint", checkpoint)
+        folder = path.absolute().parent
+        if not folder.is_dir() or path.is_dir() or not os.access(folder, os.W_OK):
+            raise ValueError(
+                "checkpoint must be a file in a folder that exists and can be written to, got "
+                f"{str(checkpoint)!r}"
+            )
+        network = self.watch.objective.network
+        if path.exists():
+            state = _read(path, self.description())
+            if state["step"] > steps:
+                raise ValueError(f"steps must be >= {state['step']}, as in {path}, got {steps}")
+            network.load_state_dict(state["model"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.watch.load_state_dict(state["watch"])
+            self.step, self.batch_losses = state["step"], state["batch_losses"]
+            if self.batches is not None:
+                self.batches = islice(self.batches, self.step, None)
+        written = time.monotonic()
+
+        def save(last: bool) -> None:
+            nonlocal written
+            if not self.step or (not last and time.monotonic() - written < seconds):
+                return
+            buffer = BytesIO()
+            state = {
+                "run": self.description(),
+                "step": self.step,
+                "model": network.state_dict(),
+                "optimizer": self.optimizer.state_dict(),
+                "watch": self.watch.state_dict(),
+                "batch_losses": self.batch_losses,
+            }
+            torch.save(state, buffer)
+            write_whole(path, lambda file: file.write_bytes(buffer.getbuffer()))
+            written = time.monotonic()
+
+        self.save = save
+
+
+def _read(path: Path, here: dict[str, str]) -> dict[str, Any]:
+    """The state in a checkpoint of a run with this description."""
+    try:
+        with zipfile.ZipFile(path) as file:
+            damaged = file.testzip()  # torch does not check the checksums
+        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        there = dict(state["run"])
+    except Exception as error:  # whatever is in the file
+        raise ValueError(f"{path} is damaged or not a checkpoint: {error}") from error
+    if damaged is not None:
+        raise ValueError(f"{path} is damaged: {damaged} has another checksum")
+    for name in {**here, **there}:
+        if here.get(name) != there.get(name):
+            raise ValueError(
+                f"checkpoint {str(path)!r} belongs to another run: {name} is "
+                f"{there.get(name)} in the file and {here.get(name)} here"
+            )
+    return state

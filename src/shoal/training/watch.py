@@ -1,4 +1,4 @@
-"""Watch any training: measure it on the way, and judge which promises are kept."""
+"""Watch any training: measure it at chosen steps, and judge its promises."""
 
 import math
 import warnings
@@ -15,13 +15,13 @@ from shoal.core.exceptions import ConvergenceError, ConvergenceWarning
 from shoal.networks.modules import Inputs, evaluating
 from shoal.training.measures import Measures
 from shoal.training.objective import Evaluation, Loss, Objective
-from shoal.training.promises import KNOWN, LOWER, MEASURED, make_law
+from shoal.training.promises import KNOWN, LOWER, make_law
 from shoal.training.records import Records, TrainingError
 
 _WORDS = {
     "loss": "the loss exceeded its bound",
     "gain": "the recurrent layer is no longer certain to be a contraction",
-    "equilibrium": "an equilibrium, or its gradient, was not found",
+    "equilibrium": "an equilibrium, or its gradient, did not converge",
     "least_eigenvalue": "the least eigenvalue of the Gram matrix fell below its bound",
     "pl_ratio": "the gradient became smaller than the loss allows",
     "drift": "the Gram matrix moved farther than its bound",
@@ -107,7 +107,6 @@ class Watch:
     ) -> None:
         function("also", also)
         self._also: Callable[[], Mapping[str, float]] = also or dict
-        self._further: list[str] = []
         self._raises = one_of("on_violation", on_violation, ("record", "raise")) == "raise"
         if promises is not None:
             promises = [one_of("promises", name, KNOWN) for name in items("promises", promises)]
@@ -130,10 +129,7 @@ class Watch:
             promises=None if promises is None else frozenset(promises),
             gram=self.measures.names is not None,
         )
-        self._loss_steps: list[int] = []
-        self._losses: list[float] = []
-        self._looks: list[int] = []
-        self._columns: dict[str, list[float]] = {}
+        self._rows: list[dict[str, float]] = []  # steps and losses; more where all is measured
         self._least = math.nan  # λ_0
         self.violations: dict[str, int] = {}
 
@@ -149,16 +145,14 @@ class Watch:
             step: The number of steps made so far, larger than at the last record.
 
         Returns:
-            ``"step"``, ``"loss"``, and the numbers that ``records`` holds in columns. If the loss
-            is not finite or an equilibrium does not converge, only the step, with a
-            ``ConvergenceWarning``.
+            ``"step"``, ``"loss"``, and the other numbers of ``records``. If the loss is not finite
+            or an equilibrium does not converge, only the step, with a ``ConvergenceWarning``.
 
         Raises:
             TrainingError: If a promise is broken, and ``on_violation`` is ``"raise"``.
         """
-        last = self._loss_steps[-1] if self._loss_steps else -1
-        step = integer("step", step, at_least=last + 1)
-        if last < 0 and step and (self._law.rate is not None or self._law.limits):
+        step = integer("step", step, at_least=int(self._rows[-1]["step"]) + 1 if self._rows else 0)
+        if not self._rows and step and (self._law.rate is not None or self._law.limits):
             raise ValueError(f"step must be 0 at first, where a certificate begins, got {step}")
         broken = len(self.violations)
         row: dict[str, float] = {"step": step}
@@ -173,7 +167,7 @@ class Watch:
         return row
 
     def look(self, step: int, *, measure: bool) -> dict[str, float]:
-        """Evaluate the present weights apart from training, exactly and at rest, and note that."""
+        """Evaluate the weights exactly, without traces in the network, and note the result."""
         view = self.objective.exactly()
         with evaluating(view.network):
             return self.note(step, self.evaluate(step, view=view), measure=measure, view=view)
@@ -205,65 +199,64 @@ class Watch:
             step: The step.
             now: The evaluation.
             measure: Whether to take all measures.
-            view: The objective that was evaluated, if not that of training.
+            view: The evaluated objective, if it is a view of the one in training.
         """
         view = self.objective if view is None else view
-        self._loss_steps.append(step)
-        self._losses.append(now.loss)
-        found: dict[str, float] = {}
+        row: dict[str, float] = {"step": step, "loss": now.loss}
+        self._rows.append(row)
         with evaluating(view.network):  # parametrizations must not change their buffers
-            if measure:
-                found = self.measures.measure(view, now)
-            if len(self._losses) == 1:
-                self._least = self._law.eigenvalue or found.get("least_eigenvalue", math.nan)
-            if found:
-                self._judge_measures(found)
-                found |= self._measure_further()
-            self._judge("equilibrium", now.converged)
+            measured = self.measures.measure(view, now) if measure else {}
+            if len(self._rows) == 1:
+                self._least = self._law.eigenvalue or measured.get("least_eigenvalue", math.nan)
+            if measured:
+                row |= self._judge_measures(measured, step, now.loss)
+                row |= {name: float(value) for name, value in self._also().items()}
+            self._judge("equilibrium", step, now.converged)
             if "loss" in self._law.promises and self._loss_is_bounded:
-                self._judge_loss(view, now)
-        return {"step": step, "loss": now.loss, **found}
+                self._judge_loss(view, step, now)
+        return row
 
     def lose(self, name: str, step: int) -> None:
-        """The loss, or an equilibrium, does not exist at a step: a promise of one is broken."""
+        """Note that the loss, or an equilibrium, does not exist at a step."""
         if name in self._law.promises and (name != "loss" or self._loss_is_bounded):
             self.violations.setdefault(name, step)
 
     @property
     def kept(self) -> dict[str, bool]:
         """For each promise that was judged, whether it was kept at all steps."""
-        seen = {*self._columns, *self.violations}
-        if self._losses:
-            seen |= {"equilibrium", "loss"} if self._loss_is_bounded else {"equilibrium"}
+        seen = {*self.violations}.union(*self._rows)
+        if self._rows:
+            seen |= {"equilibrium"}
+        if not self._loss_is_bounded:
+            seen -= {"loss"}
         return {name: name not in self.violations for name in sorted(self._law.promises & seen)}
 
     @property
     def records(self) -> Records:
         """All that was recorded so far, in columns; ``records.plot()`` draws it."""
-        limits: dict[str, Tensor] = {}
-        loss_bound = None
-        if self._losses:
-            if self._loss_is_bounded:
-                loss_bound = _column([self._loss_bound(k) for k in self._loss_steps])
-            bounds = self._law.bounds(self._least)
-            limits = {
-                name: _column([bound] * len(self._looks))
-                for name, bound in bounds.items()
-                if name in self._columns
-            }
+        steps = [int(row["step"]) for row in self._rows]
+        measured = [row for row in self._rows if len(row) > 2]
+        columns = {
+            name: _column(row.get(name, math.nan) for row in measured)
+            for name in dict.fromkeys(name for row in measured for name in row)
+        }
+        bounds = self._law.bounds(self._least)
         names = self.measures.names
-        groups = [g for g in self.objective.weights if f"distance.{g}" in self._columns]
-        seen = [name for name in (*MEASURED, "gain_upper", *self._further) if name in self._columns]
+        apart = {f"distance.{group}": group for group in self.objective.weights}
         return Records(
-            loss_steps=torch.tensor(self._loss_steps, dtype=torch.int64),
-            losses=_column(self._losses),
-            loss_bound=loss_bound,
+            loss_steps=torch.tensor(steps, dtype=torch.int64),
+            losses=_column(row["loss"] for row in self._rows),
+            loss_bound=_column(map(self._loss_bound, steps)) if self._loss_is_bounded else None,
             initial_eigenvalue=None if math.isnan(self._least) else self._least,
             gram_group=None if names is None else ", ".join(names),
-            monitor_steps=torch.tensor(self._looks, dtype=torch.int64),
-            monitors={name: _column(self._columns[name]) for name in seen},
-            bounds=limits,
-            distances={g: _column(self._columns[f"distance.{g}"]) for g in groups},
+            monitor_steps=torch.tensor([int(row["step"]) for row in measured], dtype=torch.int64),
+            monitors={n: c for n, c in columns.items() if n not in ("step", "loss", *apart)},
+            bounds={
+                name: torch.full((len(measured),), bound, dtype=torch.float64)
+                for name, bound in bounds.items()
+                if name in columns
+            },
+            distances={group: columns[name] for name, group in apart.items() if name in columns},
             kept=self.kept,
             violations=dict(self.violations),
         )
@@ -281,60 +274,50 @@ class Watch:
 
     @property
     def _loss_is_bounded(self) -> bool:
-        if self._law.step_size is None or self.objective.loss is not None or not self._losses:
+        if self._law.step_size is None or self.objective.loss is not None or not self._rows:
             return False
         return self._law.rate is not None or not math.isnan(self._least)
 
     def _loss_bound(self, step: int) -> float:
-        return self._law.loss_bound(step - self._loss_steps[0], self._losses[0], self._least)
+        first = self._rows[0]
+        return self._law.loss_bound(step - int(first["step"]), first["loss"], self._least)
 
-    def _judge_loss(self, view: Objective, now: Evaluation) -> None:
+    def _judge_loss(self, view: Objective, step: int, now: Evaluation) -> None:
         """Judge the loss within the error of its evaluation."""
-        bound = self._loss_bound(self._loss_steps[-1])
+        bound = self._loss_bound(step)
         if "loss" in self.violations or now.loss <= bound:
             return
-        error = math.sqrt(0.5) * view.output_error(now, self.measures.gain_upper(view))
+        error = math.sqrt(0.5) * view.output_error(now, self.measures.gain_upper())
         resolution = max(error, math.sqrt(self._law.resolution))
-        self._judge("loss", math.sqrt(now.loss) <= math.sqrt(bound) + resolution)
+        self._judge("loss", step, math.sqrt(now.loss) <= math.sqrt(bound) + resolution)
 
-    def _judge_measures(self, found: dict[str, float]) -> None:
-        """Write down measured numbers, and judge them."""
-        error, square = found.pop("feature_error"), found.pop("square_gradient", math.nan)
+    def _judge_measures(
+        self, measured: dict[str, float], step: int, loss: float
+    ) -> dict[str, float]:
+        """Judge measured numbers; returns those to record."""
+        error, square = measured.pop("feature_error"), measured.pop("square_gradient", math.nan)
         if not math.isnan(square) and not math.isnan(self._least):
-            floor = self._least * self._losses[-1]
-            found["pl_ratio"] = square / floor if floor > 0 else math.inf
-        self._looks.append(self._loss_steps[-1])
-        for name, value in found.items():
-            self._columns.setdefault(name, []).append(value)
+            floor = self._least * loss
+            measured["pl_ratio"] = square / floor if floor > 0 else math.inf
         bounds = self._law.bounds(self._least)
-        for name in sorted(self._law.promises & set(found)):
-            value = found[name]
+        for name in sorted(self._law.promises & set(measured)):
+            value = measured[name]
             if name == "least_eigenvalue":  # within the error of the features
                 value = (math.sqrt(value) + error) ** 2
-            self._judge(name, value >= bounds[name] if name in LOWER else value <= bounds[name])
-        if "gain" in found:  # it must be certain that the layer contracts
-            self._judge("gain", found["gain_upper"] < 1)
+            holds = value >= bounds[name] if name in LOWER else value <= bounds[name]
+            self._judge(name, step, holds)
+        if "gain" in measured:  # it must be certain that the layer contracts
+            self._judge("gain", step, measured["gain_upper"] < 1)
+        return measured
 
-    def _measure_further(self) -> dict[str, float]:
-        """Write down the numbers of the user's own measure."""
-        numbers = {name: float(value) for name, value in self._also().items()}
-        for name, value in numbers.items():
-            if name not in self._further:
-                self._further.append(name)
-            self._columns.setdefault(name, []).append(value)
-        return numbers
-
-    def _judge(self, name: str, holds: bool) -> None:
+    def _judge(self, name: str, step: int, holds: bool) -> None:
         if name in self._law.promises and not holds:
-            self.violations.setdefault(name, self._loss_steps[-1])
+            self.violations.setdefault(name, step)
 
     def state_dict(self) -> dict[str, Any]:
         """All that later records depend on, for checkpoints."""
         return {
-            "loss_steps": list(self._loss_steps),
-            "losses": list(self._losses),
-            "looks": list(self._looks),
-            "columns": {name: list(values) for name, values in self._columns.items()},
+            "rows": [dict(row) for row in self._rows],
             "least": self._least,
             "violations": dict(self.violations),
             "gram": self.measures.initial,
@@ -343,17 +326,15 @@ class Watch:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a state of a watch that was made with the same arguments."""
-        self._loss_steps, self._losses = list(state["loss_steps"]), list(state["losses"])
-        self._looks, self._least = list(state["looks"]), state["least"]
-        self._columns = {name: list(values) for name, values in state["columns"].items()}
+        self._rows, self._least = [dict(row) for row in state["rows"]], state["least"]
         self.violations = dict(state["violations"])
         device, gram = self.objective.x.first.device, state["gram"]
         self.measures.initial = None if gram is None else gram.to(device)
         self.objective.initial = {name: start.to(device) for name, start in state["start"].items()}
 
 
-def _column(numbers: list[float]) -> Tensor:
-    return torch.tensor(numbers, dtype=torch.float64)
+def _column(numbers: Iterable[float]) -> Tensor:
+    return torch.tensor([*numbers], dtype=torch.float64)
 
 
 def _words(name: str) -> str:
@@ -362,7 +343,7 @@ def _words(name: str) -> str:
 
 
 def _plain_step_size(optimizer: Optimizer, objective: Objective) -> float | None:
-    """The step size of an optimizer that is gradient descent; ``None`` if it is something else."""
+    """The step size of an optimizer that is gradient descent; ``None`` for any other."""
     groups = instance("optimizer", optimizer, Optimizer).param_groups
     plain = type(optimizer) is SGD and len(groups) == 1
     plain = plain and not any(groups[0][k] for k in ("momentum", "weight_decay", "maximize"))
