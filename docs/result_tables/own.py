@@ -158,3 +158,44 @@ def regression() -> Iterator[Row]:
                 over = "" if found[f"{key}_converged"] else "over "
                 cells.append(f"{over}{found[f'{key}_steps']:.0f}, {seconds:.2f} s")
             yield title, f"{float(ridge):g}", *cells
+
+
+_LOOPS = [(task, depth) for task in ("maze", "text") for depth in ("fixed", "random")]
+
+
+@table
+def iterations_curve() -> Iterator[Row]:
+    """Accuracies of loops along the curve, and the count that the diagnosis advises."""
+    found, counts = summary("shoal-iterations"), (1, 2, 4, 8, 16, 128)
+    yield "task", "trained at", *(f"after {n}" for n in counts), "`stop_at`"
+    for task, depth in _LOOPS:
+        cells = [f"{found[f'{task}_{depth}_accuracy_{n}']:.1%}" for n in counts]
+        yield task, f"{depth} depth", *cells, f"{found[f'{task}_{depth}_stop_at']:.0f}"
+
+
+@table
+def iterations_stopped() -> Iterator[Row]:
+    """Savings of stop rules, and changed decisions of new samples."""
+    found = summary("shoal-iterations")
+    yield "task", "trained at", "full count", "iterations saved", "new samples changed"
+    for (task, depth), steps in itertools.product(_LOOPS, (8, 32)):
+        saved, changed = (found[f"{task}_{depth}_{key}_{steps}"] for key in ("saved", "changed"))
+        yield task, f"{depth} depth", str(steps), f"{saved:.0%}", f"{changed:.2%}"
+
+
+@table
+def iterations_replaced() -> Iterator[Row]:
+    """Decisions of replacements that differ from the original's, and the chosen one."""
+    found, counts = summary("shoal-iterations"), (1, 2, 3, 4)
+    heads = (f"{n} iteration{'s' * (n > 1)}: cut, trained" for n in counts)
+    yield "task", "trained at", *heads, "chosen"
+    for task, depth in _LOOPS:
+        key = f"{task}_{depth}"
+        ends = [f"{n}_iteration{'s' * (n > 1)}_agreement" for n in counts]
+        pairs = [(found[f"{key}_cut_to_{e}"], found[f"{key}_trained_copy_{e}"]) for e in ends]
+        cells = [f"{1 - cut:.1%}, {1 - copy:.1%}" for cut, copy in pairs]
+        (chosen,) = (
+            k for k, v in found.items() if k.startswith(key) and k.endswith("_chosen") and v
+        )
+        name = chosen.removeprefix(f"{key}_").removesuffix("_chosen").replace("_", " ")
+        yield task, f"{depth} depth", *cells, name

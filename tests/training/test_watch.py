@@ -27,6 +27,17 @@ def by_adam(net, x, y, watch=None, steps=6, every=2):
     return watch
 
 
+def test_numbers_of_the_user_that_come_later_are_nan_before():
+    net, (x, y) = mlp(), data()
+    extra = iter(({}, {"accuracy": 0.5}))
+    watch = shoal.Watch(net, x, y, gram=False, also=lambda: next(extra))
+    assert "accuracy" not in watch.record(0)
+    assert watch.record(1)["accuracy"] == 0.5
+    before, after = watch.records.monitors["accuracy"].tolist()
+    assert before != before
+    assert after == 0.5
+
+
 def test_columns_are_what_explicit_formulas_give():
     net, (x, y) = mlp(), data()
     start = copy.deepcopy(net)

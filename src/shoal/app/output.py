@@ -86,7 +86,7 @@ def command_line() -> str:
 
 
 class RowTable(Table):
-    """A table of quantities, their values and what they mean.
+    """A table of quantities, values and meanings.
 
     Args:
         title: The title, above it.
@@ -135,7 +135,7 @@ def prepare(folder: Path | None) -> None:
 
 
 def save(folder: Path, contents: Mapping[str, Any]) -> list[Path]:
-    """Write files into a folder, each as a whole: an error leaves what was there.
+    """Write files into a folder, each as a whole: an error leaves old files unchanged.
 
     Args:
         folder: The folder.

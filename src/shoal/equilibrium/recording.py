@@ -7,6 +7,7 @@ or threads get another recording. Where a cell is a user's, one ordinary evaluat
 result.
 """
 
+import gc
 import logging
 import math
 import threading
@@ -303,6 +304,8 @@ def captured(function: Callable[[], _R], *, watched: bool) -> tuple[torch.cuda.C
             _refuse_waits(function)
         else:
             function()  # once before, as libraries set themselves up
+        collects = gc.isenabled()
+        gc.disable()  # a graph must not be freed while another one is captured
         graph.capture_begin(capture_error_mode="thread_local")
         try:
             results = function()
@@ -311,7 +314,11 @@ def captured(function: Callable[[], _R], *, watched: bool) -> tuple[torch.cuda.C
                 graph.capture_end()
             _reset()
             raise
-        graph.capture_end()
+        else:
+            graph.capture_end()
+        finally:
+            if collects:
+                gc.enable()
     here.wait_stream(aside)
     return graph, results
 

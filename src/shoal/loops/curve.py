@@ -218,7 +218,7 @@ def _note_changes(
 
 
 def _confidence(decisions: Decisions, output: Any) -> tuple[Tensor, Tensor]:
-    """The mean and the least probability of what is chosen, for each sample."""
+    """The mean and the least probability of the chosen classes, for each sample."""
     scores = decisions.scores(output).double()
     if decisions.kind == "class":
         chosen = scores.softmax(-1).amax(-1)

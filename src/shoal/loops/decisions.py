@@ -111,7 +111,7 @@ class Decisions:
 
     @property
     def words(self) -> str:
-        """What is decided, as a noun phrase."""
+        """The decision as a noun phrase."""
         if self.custom is not None:
             return "the given decision"
         axis = "the last axis" if self.axis == -1 else f"axis {self.axis}"
@@ -195,7 +195,7 @@ def check_classes(y: Tensor, count: int) -> None:
 
 
 def _kind(logits: Tensor, y: Tensor | None) -> tuple[Kind, int]:
-    """What an output is, by its shape and that of the labels."""
+    """The kind of an output and the axis of its classes, by its shape and the labels'."""
     axis = _axis(logits, y)
     if y is not None and y.numel() == logits.numel():
         return ("sign" if _two_values(y) else "value"), -1

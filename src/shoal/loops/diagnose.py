@@ -43,7 +43,7 @@ def diagnose(
     """Measure how many iterations a loop needs, and whether more of them help or hurt.
 
     The loop runs to 16 times the count that the model was trained with. After each recorded count,
-    the decisions are compared with those of the trained count and of the long run, and with labels
+    the decisions are compared with the trained count and with the long run, and with labels
     or a score if given. The model runs in evaluation mode and is not modified. Some tens of samples
     are enough.
 
@@ -286,7 +286,7 @@ class LoopMeasures:
 
     Args:
         loop: The loop; that of :func:`find_loop` follows the weights of its model.
-        inputs: The model's inputs; those of the loop's own batch if there are none.
+        inputs: The model's inputs; by default the loop's own batch.
         decision: How the output is read, as for :func:`diagnose`.
 
     Example:

@@ -45,10 +45,10 @@ class Trial(NamedTuple):
     """A way to run the loop, followed on these samples.
 
     Attributes:
-        name: What was run.
+        name: Name of the run.
         steps: Number of iterations, or evaluations of a solver.
         accuracy: Share of correct decisions, explained variance or mean score; ``None`` if unknown.
-        agreement: Share of decisions that are those of the model as it runs.
+        agreement: Share of decisions that agree with the model as it runs.
         seconds: Time for all samples.
     """
 

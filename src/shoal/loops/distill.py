@@ -17,7 +17,7 @@ from shoal.core.measuring import best_times, peak_memory, timed
 from shoal.core.settings import in_standard_settings
 from shoal.core.torch_compat import pytree
 from shoal.loops.candidates import Setting, candidates
-from shoal.loops.decisions import Decision, Decisions, check_classes, decisions_of
+from shoal.loops.decisions import Decision, check_classes, decisions_of
 from shoal.loops.distillation import Distillation, Measured, Outputs, outputs_of, scores_of
 from shoal.loops.find import find_loop
 from shoal.loops.loop import Loop, LoopModule, rows_of
@@ -63,7 +63,7 @@ def distill(
         model: A module with a loop, or a loop.
         x: Inputs: a tensor of any dtype, with samples in its first dimension, or a tuple of the
             model's arguments.
-        y: Labels, per sample or per decision: classes, of which -100 is ignored, or real targets.
+        y: Labels, per sample or per decision: classes, with -100 ignored, or real targets.
         held_out: Share of samples to hold out of fitting, or separate samples, ``(x, y)``. If the
             model was trained on ``x``, pass separate ones, since it may have memorized ``x``.
         tolerance: Largest loss of accuracy, by default 0.003; without labels, the largest share of
@@ -120,9 +120,12 @@ def distill(
     for found, places in ((outputs, rows), (wanted, rows_held)):
         check_decided(decisions, found.decided, places)
     labels, labels_held = (
-        None if part is None else _labels(part, found, decisions)
+        None if part is None else decisions.labels(part, found.decided)
         for part, found in ((y, outputs), (y_held, wanted))
     )
+    for one in (labels, labels_held):
+        if one is not None and decisions.kind == "class":
+            check_classes(one, outputs.scores.shape[-1])
     tolerance = (0.01 if y is None else 0.003) if tolerance is None else tolerance
     setting = Setting(
         loop, inputs, outputs, decisions, labels, own, activation or _activation(own),
@@ -174,14 +177,6 @@ def _checked(name: str, x: Any, y: object) -> tuple[Any, ...]:
     if y is not None and y.is_floating_point() and not bool(y.isfinite().all()):
         raise ValueError(f"{name} must have finite targets, got NaN or infinity among them")
     return inputs
-
-
-def _labels(y: Tensor, outputs: Outputs, decisions: Decisions) -> Tensor:
-    """Labels in the shape of the decisions."""
-    labels = decisions.labels(y, outputs.decided)
-    if decisions.kind == "class":
-        check_classes(labels, outputs.scores.shape[-1])
-    return labels
 
 
 def _activation(architecture: Architecture | None) -> Activation:

@@ -33,7 +33,7 @@ class Scores(NamedTuple):
     Attributes:
         agreement: Share of the decisions that are the original's; for values, of the samples whose
             output is within 1% of the outputs' spread.
-        samples_agree: Share of the samples of which all decisions are the original's.
+        samples_agree: Share of samples with all decisions equal to the original's.
         output_error: Distance of the outputs from the original's, relative to their norm. Scores
             of classes count up to a constant for each decision.
         accuracy: Share of right decisions, or of the variance of real targets that is explained;
@@ -93,11 +93,11 @@ class Distillation:
     Attributes:
         original: The model as it runs.
         candidates: All that was tried.
-        skipped: Names of what was not tried, with the reason.
+        skipped: Names of candidates that were not tried, with the reason.
         samples: Number of held-out samples, which all scores are from.
         trained_on: Number of other samples, which candidates were made from.
         tolerance: Largest loss of a replacement.
-        decision: What is decided, in words.
+        decision: The decision, in words.
         device: Where times were measured.
         inputs: The batch that was timed.
     """

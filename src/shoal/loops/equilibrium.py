@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -48,6 +49,9 @@ _SAMPLES = 16  # most samples
 _ENTRIES = 2**24  # most entries of the Krylov spaces of all samples
 
 
+Product = Callable[[Tensor], Tensor]
+
+
 class JacobianSpectrum(NamedTuple):
     r"""The Jacobian $J$ of a loop at the equilibria of some samples.
 
@@ -83,7 +87,7 @@ class SolverCost(NamedTuple):
         evaluations: Evaluations of the cell, or products with its Jacobian, for the whole batch.
         seconds: Time of one solve.
         accuracy: Quality of the output there, as in the curve; ``None`` if unknown.
-        agreement: Share of decisions that are those of the model as it runs.
+        agreement: Share of decisions that agree with the model as it runs.
     """
 
     solver: Solver
@@ -104,7 +108,7 @@ class GradientCost(NamedTuple):
 
     Attributes:
         gradient: The method.
-        relative: Norm of its error over that of the exact gradient.
+        relative: Norm of its error, relative to the exact gradient.
         cosine: Cosine of the angle to the exact gradient; below zero, steps increase the loss.
         seconds: Time of a forward and a backward pass.
     """
@@ -201,7 +205,7 @@ def equilibrium_of(
 ) -> EquilibriumReport:
     """Solve for the equilibria of a loop, and measure the loop near them.
 
-    ``judge`` returns the quality and the agreement of an output; ``certified`` says whether a bound
+    ``judge`` returns the quality and the agreement of an output; ``certified`` is whether a bound
     proves that the loop contracts.
     """
     with torch.no_grad():
@@ -325,64 +329,50 @@ def jacobian_spectrum(
     size = z.shape[1]
     most = min(len(rows), _SAMPLES, max(1, _ENTRIES // (_STEPS * size)))
     chosen = rows[torch.linspace(0, len(rows) - 1, most).round().long()]
-    near = _Products(function, z, chosen)
+    push, pull = _products(function, z, chosen)
     if size <= _FORMED:
-        matrix = near.formed(size).cpu()  # where eigenvalues are always at hand
+        units = torch.eye(size, dtype=torch.float64, device=z.device)
+        matrix = torch.stack([pull(unit.expand(most, size)) for unit in units], 1)
+        matrix = matrix.cpu()  # where eigenvalues are always at hand
         norms = torch.linalg.matrix_norm(matrix, 2)
         radii = torch.linalg.eigvals(matrix).abs().amax(1)
     else:
         generator = torch.Generator().manual_seed(size)
         start = torch.randn(most, size, generator=generator, dtype=torch.float64).to(z.device)
-        norms = norms_from_below(near.push, near.pull, start, _STEPS, rounding=near.rounding)
-        radii = _ritz_radii(near, start)
+        rounding = _ROUNDING * torch.finfo(z.dtype).eps
+        norms = norms_from_below(push, pull, start, _STEPS, rounding=rounding)
+        # the transposed Jacobian has the same eigenvalues, and needs no second derivatives
+        radii = _ritz_radii(pull, start, rounding)
     samples, lengths, largest = (tuple(t.tolist()) for t in (chosen, norms, radii))
     return JacobianSpectrum(samples, lengths, largest, size <= _FORMED)
 
 
-class _Products:
-    """Products with the Jacobians of some samples, in float64."""
+def _products(
+    function: Callable[[Tensor], Tensor], z: Tensor, rows: Tensor
+) -> tuple[Product, Product]:
+    """Products with the Jacobians of some samples and with their transposes, in float64."""
+    with torch.enable_grad():
+        z = z.detach().requires_grad_()
+        value = function(z)
+        weights = torch.zeros_like(value).requires_grad_()
+        (back,) = torch.autograd.grad(
+            value, z, weights, create_graph=True, materialize_grads=True, allow_unused=True
+        )
 
-    def __init__(self, function: Callable[[Tensor], Tensor], z: Tensor, rows: Tensor) -> None:
-        self.rows = rows
-        with torch.enable_grad():
-            self.z = z.detach().requires_grad_()
-            self.value = function(self.z)
-            self.weights = torch.zeros_like(self.value).requires_grad_()
-            (self.back,) = torch.autograd.grad(
-                self.value, self.z, self.weights, create_graph=True, materialize_grads=True,
-                allow_unused=True,
-            )  # fmt: skip
-
-    @property
-    def rounding(self) -> float:
-        """The share of a product's length that rounding in the dtype of the state makes."""
-        return _ROUNDING * torch.finfo(self.z.dtype).eps
-
-    def push(self, k: Tensor) -> Tensor:
-        """Products with the Jacobian: derivatives of its transposed product."""
-        return self._product(self.back, self.weights, k)
-
-    def pull(self, g: Tensor) -> Tensor:
-        """Products with the transposed Jacobian."""
-        return self._product(self.value, self.z, g)
-
-    def _product(self, of: Tensor, by: Tensor, v: Tensor) -> Tensor:
-        whole = torch.zeros_like(self.z)
-        whole[self.rows] = v.to(whole)
+    def product(of: Tensor, by: Tensor, v: Tensor) -> Tensor:
+        whole = torch.zeros_like(z)
+        whole[rows] = v.to(whole)
         if not of.requires_grad:
             return torch.zeros_like(v)
         (found,) = torch.autograd.grad(
             of, by, whole, retain_graph=True, allow_unused=True, materialize_grads=True
         )
-        return found[self.rows].double()
+        return found[rows].double()
 
-    def formed(self, size: int) -> Tensor:
-        """The Jacobians; shape (samples, size, size)."""
-        units = torch.eye(size, dtype=torch.float64, device=self.rows.device)
-        return torch.stack([self.pull(unit.expand(len(self.rows), size)) for unit in units], 1)
+    return partial(product, back, weights), partial(product, value, z)
 
 
-def _ritz_radii(near: _Products, start: Tensor) -> Tensor:
+def _ritz_radii(pull: Product, start: Tensor, rounding: float) -> Tensor:
     """The largest modulus of each sample's Ritz values, by Arnoldi.
 
     A Krylov space that contains its image ends there, with exact eigenvalues.
@@ -390,10 +380,9 @@ def _ritz_radii(near: _Products, start: Tensor) -> Tensor:
     spaces = RowSpaces(start)
     counts, grows = torch.zeros(len(start)).long(), torch.ones(len(start)).bool()
     for _ in range(_STEPS):
-        # the transposed Jacobian has the same eigenvalues, and needs no second derivatives
-        image = near.pull(spaces.basis[-1])
+        image = pull(spaces.basis[-1])
         counts += grows
-        new = spaces.add(image) > near.rounding * torch.linalg.vector_norm(image, dim=1)
+        new = spaces.add(image) > rounding * torch.linalg.vector_norm(image, dim=1)
         grows &= new.cpu()
         if not bool(grows.any()):
             break

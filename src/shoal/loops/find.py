@@ -240,7 +240,7 @@ def _no_loop(model: Module) -> str:
 
 
 def _check_like(inputs: tuple[Any, ...], others: tuple[Any, ...]) -> None:
-    """Refuse inputs that differ from those of the trace in more than the number of samples."""
+    """Refuse inputs that differ from the traced ones in more than the number of samples."""
     leaves, like = pytree.tree_leaves(inputs), pytree.tree_leaves(others)
     fits = len(leaves) == len(like)
     for one, other in zip(leaves, like, strict=False):

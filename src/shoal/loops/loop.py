@@ -99,7 +99,7 @@ class Loop:
         """Return the first state, and the context of all iterations.
 
         Args:
-            inputs: The model's inputs; those of the loop's own batch if there are none.
+            inputs: The model's inputs; by default the loop's own batch.
         """
         if inputs and not self.dynamic and not _same(inputs, self.inputs):
             raise ValueError(
@@ -165,8 +165,12 @@ class Loop:
 
     def outputs(self, *inputs: Any, steps: int | None = None) -> Iterator[Output]:
         """Iterate over the outputs after 1, 2, ... iterations."""
+        return (output for _, output in self.trajectory(*inputs, steps=steps))
+
+    def trajectory(self, *inputs: Any, steps: int | None = None) -> Iterator[tuple[State, Output]]:
+        """Iterate over the states and the outputs after 1, 2, ... iterations."""
         several = self._states(inputs, self._count(steps))
-        return (self.head(state, context) for state, context in several)
+        return ((state, self.head(state, context)) for state, context in several)
 
     def _states(self, inputs: tuple[Any, ...], steps: int) -> Iterator[tuple[State, Any]]:
         state, context = self.begin(*inputs)
@@ -184,7 +188,7 @@ class Loop:
         """Return the model's output.
 
         Args:
-            inputs: The model's inputs; those of the loop's own batch if there are none.
+            inputs: The model's inputs; by default the loop's own batch.
             steps: Number of iterations; if ``None``, the full count of the rule, or as many as
                 the model runs.
             until: A rule that stops samples earlier. Each sample's output is that of its own last
@@ -200,9 +204,10 @@ class Loop:
             for n in range(steps):
                 state = self.step(state, context, n)
             output = self.head(state, context)
+            if not counts:
+                return output  # with a symbolic number of samples, while a program is exported
             first = pytree.tree_leaves(state)[0]
-            used = torch.full((len(first),), steps, device=first.device)
-            return (output, used) if counts else output
+            return output, torch.full((len(first),), steps, device=first.device)
         stopping = Stopping(until, steps)
         while True:
             state = self.step(state, context, stopping.n)
@@ -271,7 +276,7 @@ class Stopping:
         return rows
 
     def _with(self, rows: Tensor) -> Output:
-        """The outputs, with those of the last iteration for some samples."""
+        """The outputs, with the last iteration's for some samples."""
         if not len(rows):
             return self._output
         places = self._rows[rows]

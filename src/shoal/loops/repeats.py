@@ -222,7 +222,7 @@ def _argument(
 def _used_after(
     trace: Trace, stop: int, place: dict[fx.Node, tuple[int, int]]
 ) -> set[tuple[int, int]]:
-    """Which values of which repeats are used after the loop."""
+    """Places of values that are used after the loop: repeat and operation."""
     used = [leaf for node in trace.nodes[stop:] for leaf in trace.arguments(node)[0]]
     used += [trace.source(value) for value in trace.outputs]
     return {place[leaf] for leaf in used if isinstance(leaf, fx.Node) and leaf in place}

@@ -163,7 +163,7 @@ def stop_rule(
 
     Args:
         loop: A loop, or a model, whose loop is then found.
-        inputs: The model's inputs; those of the loop's own batch if there are none.
+        inputs: The model's inputs; by default the loop's own batch.
         risk: Largest share of samples that may change.
         confidence: Probability that the risk is kept.
         y: Labels, per sample or per decision; -100 is ignored.
@@ -262,7 +262,7 @@ class Signals:
 
     @torch.no_grad()
     def begin(self, output: Output, state: State) -> Memory:
-        """Return what is remembered of the first iteration; one entry per sample."""
+        """Return the memory after the first iteration; one entry per sample."""
         memory = {}
         if "state" in self.names:
             rows = rows_of(state)
@@ -341,7 +341,16 @@ def record_of(
     measured, signals, lost = Signals(decisions), [], []
     with evaluating(nn.ModuleList(loop.modules)):
         for rows in torch.arange(batch_of(inputs)).split(_BLOCK):
-            found, decided = _trajectory(loop, rows_of_inputs(inputs, rows), steps, measured)
+            found, decided = [], []
+            several = loop.trajectory(*rows_of_inputs(inputs, rows), steps=steps)
+            for n, (state, output) in enumerate(several, 1):
+                if n == 1:
+                    memory = measured.begin(output, state)
+                    continue
+                decided.append(decisions(output))
+                if n < steps:
+                    memory, now = measured.update(memory, output, state)
+                    found.append(now)
             last = decided[-1]
             check_decided(decisions, last, rows)
             if y is None:
@@ -350,30 +359,11 @@ def record_of(
                 labels = decisions.labels(y[rows.to(y.device)], last)
                 right = decisions.same(last, labels)
                 changed = [(right & ~decisions.same(one, labels)).any(1) for one in decided]
-            signals.append(found.cpu())
+            signals.append(torch.stack(found, 1).cpu())
             lost.append(torch.stack(changed, 1).cpu())
     return Record(
         torch.cat(signals), torch.cat(lost), measured.names, decisions, steps, y is not None
     )
-
-
-def _trajectory(
-    loop: Loop, inputs: tuple[Any, ...], steps: int, signals: Signals
-) -> tuple[Tensor, list[Tensor]]:
-    """Signals of iterations 2 to N - 1, and decisions of iterations 2 to N."""
-    found, decided, memory = [], [], None
-    state, context = loop.begin(*inputs)
-    for n in range(1, steps + 1):
-        state = loop.step(state, context, n - 1)
-        output = loop.head(state, context)
-        if n == 1:
-            memory = signals.begin(output, state)
-            continue
-        decided.append(signals.decisions(output))
-        if n < steps:
-            memory, now = signals.update(memory, output, state)
-            found.append(now)
-    return torch.stack(found, 1), decided
 
 
 def check_decided(decisions: Decisions, last: Tensor, rows: Tensor) -> None:

@@ -4,7 +4,7 @@ import io
 import logging
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager, nullcontext, redirect_stderr
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch import Tensor, fx
 from torch.nn import Module
 
 from shoal.core.torch_compat import pytree
-from shoal.equilibrium import Equilibrium, Solution
+from shoal.equilibrium import Equilibrium
 
 _IDENTITIES = {  # operations that pass their first argument on
     *("aten::detach", "aten::detach_", "aten::alias", "aten::lift_fresh_copy"),
@@ -97,7 +97,7 @@ def trace(model: Module, inputs: tuple[Any, ...], *, dynamic: bool) -> Trace:
         ValueError: If the model cannot be traced.
     """
     samples = batch_of(inputs)
-    inputs = pytree.tree_map_only(Tensor, Tensor.detach, inputs)  # the exporter marks what it gets
+    inputs = pytree.tree_map_only(Tensor, Tensor.detach, inputs)  # the exporter marks its inputs
     size = torch.export.Dim.DYNAMIC if dynamic else None
     sizes = pytree.tree_map(
         lambda leaf: (
@@ -143,12 +143,8 @@ def _read(program: Any, *, dynamic: bool) -> Trace:
             nodes.append(node)
     nodes = [*sizes, *nodes]
     (final,) = (node for node in program.graph.nodes if node.op == "output")
-    user = [
-        index
-        for index, spec in enumerate(program.graph_signature.output_specs)
-        if spec.kind.name == "USER_OUTPUT"
-    ]
-    outputs = tuple(final.args[0][index] for index in user)
+    pairs = zip(final.args[0], program.graph_signature.output_specs, strict=True)
+    outputs = tuple(value for value, spec in pairs if spec.kind.name == "USER_OUTPUT")
     structure = program.call_spec.out_spec
     return Trace(
         *(tuple(nodes), sources, tensors, constants, tuple(inputs), outputs, structure),
@@ -199,7 +195,7 @@ def _reason(model: Module, error: Exception) -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """A context in which the exporter writes no records of what it tries."""
+    """A context in which the exporter logs nothing."""
     before = logging.root.manager.disable
     logging.disable()
     try:
@@ -212,39 +208,26 @@ def _quiet() -> Iterator[None]:
 
 def iterations_of(model: Module, inputs: tuple[Any, ...]) -> int | None:
     """How many iterations a model's own solver makes; ``None`` if the model has no such layer."""
-    hosts = _hosts(model)
-    if not hosts:
+    host: Any = _host(model)
+    if host is None:
         return None
-    if len(hosts) > 1:
-        raise ValueError(f"model must have exactly one equilibrium layer, got {len(hosts)}")
-    counts: list[int] = []
-    (host,) = hosts
-    with torch.no_grad():
-        if _is_torchdeq(host):
-            own = host.forward
+    forward, counts = host.forward, [1]
 
-            def noted(*arguments: Any, **named: Any) -> Any:
-                found = own(*arguments, **named)
-                counts.append(int(torch.as_tensor(found[1]["nstep"]).max()))
-                return found
+    def noted(*arguments: Any, **named: Any) -> Any:
+        found = forward(*arguments, **named)
+        steps = found[1]["nstep"] if _is_torchdeq(host) else host.solution.steps
+        counts.append(int(torch.as_tensor(steps).max()))
+        return found
 
-            with _instead(host, "forward", noted):
-                model(*inputs)
-            return max(counts)
+    with torch.no_grad(), _calling(host, noted):
         model(*inputs)
-    solution = host.solution
-    assert isinstance(solution, Solution)
-    return max(int(solution.steps.max()), 1)
+    return max(counts)
 
 
 @contextmanager
 def unrolled(model: Module) -> Iterator[None]:
-    """A context in which layers that solve make a few plain iterations instead."""
-    hosts = _hosts(model)
-    if not hosts:
-        yield
-        return
-    (host,) = hosts
+    """A context in which a layer that solves makes a few plain iterations instead."""
+    host = _host(model)
 
     def call(*arguments: Any, **named: Any) -> Any:
         cell, state, finish = _call(host, arguments, named)
@@ -252,7 +235,7 @@ def unrolled(model: Module) -> Iterator[None]:
             state = cell(state)
         return finish(state)
 
-    with _instead(host, "forward", call):
+    with nullcontext() if host is None else _calling(host, call):
         yield
 
 
@@ -271,10 +254,13 @@ def _call(
     return lambda z: host.cell(z, *inputs, **named), start, lambda z: z
 
 
-def _hosts(model: Module) -> list[Module]:
-    """The layers of a model that solve for an equilibrium."""
-    found = model.modules()
-    return [one for one in found if isinstance(one, Equilibrium) or _is_torchdeq(one)]
+def _host(model: Module) -> Module | None:
+    """The layer of a model that solves for an equilibrium."""
+    every = model.modules()
+    hosts = [one for one in every if isinstance(one, Equilibrium) or _is_torchdeq(one)]
+    if len(hosts) > 1:
+        raise ValueError(f"model must have exactly one equilibrium layer, got {len(hosts)}")
+    return hosts[0] if hosts else None
 
 
 def _is_torchdeq(module: object) -> bool:
@@ -282,12 +268,12 @@ def _is_torchdeq(module: object) -> bool:
 
 
 @contextmanager
-def _instead(host: Module, name: str, other: Callable[..., Any]) -> Iterator[None]:
-    """A context in which a layer has another method."""
-    before = {name: host.__dict__[name]} if name in host.__dict__ else {}
-    host.__dict__[name] = other
+def _calling(host: Module, forward: Callable[..., Any]) -> Iterator[None]:
+    """A context in which a layer calls another function."""
+    before = dict(vars(host))
+    vars(host)["forward"] = forward
     try:
         yield
     finally:
-        del host.__dict__[name]
-        host.__dict__.update(before)
+        del vars(host)["forward"]
+        vars(host).update({k: v for k, v in before.items() if k == "forward"})

@@ -1,7 +1,7 @@
 """Build finite networks of architectures."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Required, TypedDict, Unpack, cast, overload
+from typing import Any, Required, Unpack, cast, overload
 
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ from shoal.networks.network import Law, Network, NetworkSpec, Source, chosen_gro
 _TAKEN = {*vars(Module()), "spec", "layers", "scales", "equilibrium"}
 
 
-class BuildOptions(TypedDict, total=False):
+class BuildOptions(Solving, total=False):
     """The keywords of ``build``, for type checkers."""
 
     in_features: Required[int]
@@ -38,10 +38,6 @@ class BuildOptions(TypedDict, total=False):
     weights: str
     readout_scale: float
     trainable: Iterable[str] | None
-    solver: Solver | Sequence[Solver] | None
-    gradient: Gradient | None
-    on_failure: str
-    warm_start: bool
     pixel_axes: int | None
     pixels: Sequence[int] | None
 

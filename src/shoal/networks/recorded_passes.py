@@ -20,6 +20,7 @@ from shoal.core.torch_compat import (
     is_batched_by_autograd,
     is_called_otherwise,
     is_transformed,
+    lent_tensors,
 )
 from shoal.equilibrium import Implicit, Picard, Solution
 from shoal.equilibrium.recording import Kinds, captured, place, solved
@@ -160,7 +161,12 @@ class _Backward:
 
         def run() -> tuple[Any, list[Tensor | None]]:
             x, z, above = self.inputs
-            with torch.enable_grad():
+            # as leaves of this stream: autograd waits for the stream on which a leaf was first used
+            weights = {
+                name: p.detach().requires_grad_(p.requires_grad)
+                for name, p in net.named_parameters()
+            }
+            with torch.enable_grad(), lent_tensors(net, weights):
                 leaf, point = x.detach().requires_grad_(needed[0]), z.detach().requires_grad_()
                 injections = net.injections(leaf)
                 problem, _ = net.start(injections)
@@ -175,8 +181,8 @@ class _Backward:
                 return unit + grad(value, point, g, retain_graph=True)[0]
 
             found = solved(adjoint, solver, unit, steps, zero)
-            several = zip((leaf, *net.parameters()), needed, strict=True)
-            wanted = [tensor for tensor, need in several if need]
+            leaves = zip((leaf, *weights.values()), needed, strict=True)
+            wanted = [tensor for tensor, need in leaves if need]
             both = [above, found.z * size]
             gradients = iter(grad([output, value], wanted, both, allow_unused=True))
             return found, [next(gradients) if need else None for need in needed]
@@ -219,8 +225,8 @@ def _ordinary_gradients(
     with torch.enable_grad():
         leaf = x if again else x.detach().requires_grad_(needed[0])
         output = net.ordinary_pass(leaf)
-    several = zip((leaf, *parameters), needed, strict=True)
-    wanted = [tensor for tensor, need in several if need]
+    leaves = zip((leaf, *parameters), needed, strict=True)
+    wanted = [tensor for tensor, need in leaves if need]
     gradients = iter(
         torch.autograd.grad(output, wanted, cotangent, create_graph=again, allow_unused=True)
     )
