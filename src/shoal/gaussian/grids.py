@@ -252,4 +252,5 @@ def _narrow_means(center: Tensor, width: float, edges: Tensor) -> Tensor:
 @cached
 def _interpolation() -> Tensor:
     """From values at Gauss-Legendre nodes to Chebyshev coefficients."""
-    return torch.linalg.inv(chebyshev_basis(gauss_legendre(ORDER)[0], ORDER - 1).T)
+    transform: Tensor = torch.linalg.inv(chebyshev_basis(gauss_legendre(ORDER)[0], ORDER - 1).T)
+    return transform
