@@ -11,12 +11,12 @@ STAMP := $(VENV)/.installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo tour test test-thorough test-all peers lint format tables docs docs-serve bench wheel release clean
+.PHONY: help demo test test-thorough test-all peers lint format tables docs bench wheel release clean
 
-help:  ## Show this list
+help:
 	@grep -E '^[a-z-]+:.*  ## ' $(firstword $(MAKEFILE_LIST)) | awk -F ':.*  ## ' '{printf "make %-13s %s\n", $$1, $$2}'
 
-# The environment is brought up to date only when what it is made from has changed.
+# The environment is updated only when pyproject.toml or constraints.txt has changed.
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	    echo "shoal needs Python >= 3.11, and '$(PYTHON)' is not one; try: make PYTHON=python3.11" >&2; \
@@ -29,10 +29,6 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)  ## Analyze a deep equilibrium model on handwritten digits
 	$(BIN)/shoal analyze --output build/demo
 
-tour: $(STAMP)  ## Take the tour: the Gaussian calculus, in one script
-	@mkdir -p build
-	$(BIN)/python examples/tour.py --output build/tour.png
-
 # One thread in each of as many processes as there are cores: small problems gain nothing from threads.
 # Each takes the next tests in order, so that those of a file mostly share what is set up for them.
 # Bytecode is kept, whatever the environment says: processes that tests start and `test-thorough` load it.
@@ -44,10 +40,11 @@ test: $(STAMP)  ## Run the tests
 test-thorough: $(STAMP)  ## Run the tests that take some time
 	$(PYTEST) -m thorough
 
-test-all: $(STAMP)  ## Run both, collected once
+# Both, collected once.
+test-all: $(STAMP)
 	$(PYTEST) -m '' --durations 10
 
-# In an environment of its own: the packages of others that shoal's tests do not need.
+# Runs in an environment apart, with packages that shoal's tests do not need.
 PEERS := build/peers
 $(PEERS)/.installed: pyproject.toml constraints.txt peers-constraints.txt
 	$(PYTHON) -m venv $(PEERS)
@@ -70,7 +67,8 @@ format: $(STAMP)  ## Rewrite the files in the project's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-tables: $(STAMP)  ## Write the tables of the documentation anew from docs/results
+# Writes the tables of the documentation anew from docs/results.
+tables: $(STAMP)
 	PYTHONPATH=docs $(BIN)/python -m result_tables
 
 # Sphinx reads build/pages, which site/conf.py fills.
@@ -80,20 +78,16 @@ docs: $(STAMP)  ## Build the documentation site into build/site; a broken link i
 	@mkdir -p build/pages
 	OMP_NUM_THREADS=1 $(BIN)/sphinx-build --quiet --fail-on-warning --jobs auto $(SITE)
 
-docs-serve: $(STAMP)  ## Show the site at http://localhost:8000, and again after each change
-	@mkdir -p build/pages
-	$(BIN)/sphinx-autobuild $(SITE) --watch docs --watch examples --watch site --watch src \
-	    --ignore build --re-ignore __pycache__
-
-# A peer, *_peer.py, is another library, timed by an interpreter that has it.
+# A script *_peer.py times another library; an interpreter that has it runs it.
 bench: $(STAMP)  ## Run the benchmarks
 	@for script in $(sort $(filter-out %_peer.py,$(wildcard benchmarks/*.py))); do \
 	    echo "$$script"; $(BIN)/python "$$script" || exit; done
 
-wheel: $(STAMP)  ## Build the source archive and the wheel into DIST (default: dist)
+# Builds the source archive and the wheel into DIST.
+wheel: $(STAMP)
 	$(BIN)/python -m build --outdir '$(DIST)'
 
-# PYTHONS are interpreters; TORCH, versions of torch (default: the newest one).
+# PYTHONS names interpreters, TORCH versions of torch (default: the newest one).
 PYTHONS ?= $(PYTHON)
 release: $(STAMP)  ## Build the release twice, compare, and install it with each of PYTHONS
 	$(BIN)/python .ci/release.py --dist '$(DIST)' --python $(PYTHONS) --torch $(TORCH)

@@ -145,7 +145,7 @@ def install(wheel: Path, archive: Path, interpreter: str, torch: str | None) -> 
         run(*rebuild, cwd=folder, SOURCE_DATE_EPOCH=date_in(archive))
         if (folder / "rebuilt" / wheel.name).read_bytes() != wheel.read_bytes():
             raise SystemExit(f"{interpreter} builds another wheel from {archive.name}")
-        run(*pip, "uninstall", "--yes", "shoal", cwd=folder)
+        run(*pip, "uninstall", "--yes", "shoal-deq", cwd=folder)
         run(*pip, "install", "--no-compile", archive, cwd=folder)
         smoke(python, version, folder)
     today = datetime.datetime.now(datetime.UTC).date()

@@ -1,4 +1,4 @@
-"""The documentation site, by Sphinx: `make docs` builds it, `make docs-serve` shows it."""
+"""The documentation site, by Sphinx: `make docs` builds it."""
 
 import shutil
 import sys

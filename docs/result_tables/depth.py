@@ -31,23 +31,3 @@ def _cell(found: dict[str, float], name: str) -> str:
         return mean
     ends = [signed(100 * found[f"{name}_gap_{end}"], 1) for end in ("low", "high")]
     return f"{mean} [{ends[0]}, {ends[1]}]"
-
-
-@table
-def depth_pays_costs() -> Iterator[Row]:
-    """Times of training and of a sample, relative to two plain layers."""
-    names = ("deq", "unrolled10", "unrolled3")
-    heads = [f"{NETWORKS[name]}: training, a sample" for name in names]
-    yield "times relative to two plain layers", *heads, "iterations of the DEQ"
-    for run in RUNS:
-        found = summary(run)
-        tasks = dict.fromkeys(k.partition("_")[0] for k in found if k.endswith("_deq_mean"))
-        for task in tasks:
-            cells = []
-            for name in names:
-                ratios = (
-                    found[f"{task}_{name}_{kind}"] / found[f"{task}_plain2_{kind}"]
-                    for kind in ("seconds", "latency")
-                )
-                cells.append(", ".join(f"{ratio:.2g}" for ratio in ratios))
-            yield TASKS[task], *cells, f"{found[f'{task}_deq_steps']:.0f}"

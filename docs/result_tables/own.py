@@ -18,11 +18,11 @@ NETWORKS = {
 
 @table
 def slopes(*names: str) -> Iterator[Row]:
-    """Slopes of errors against the width, kernel by kernel, and whether they are −1/2."""
-    yield "experiment", "kernel", "slope", "holds −1/2"
+    """Slopes of errors against the width, and whether their intervals contain −1/2."""
+    yield "experiment", "kernel", "slope", "contains −1/2"
     for name in names:
         found = summary(name)
-        for key in (key for key in found if key.endswith("_slope")):
+        for key in ("ck_slope", "ntk_slope"):
             holds = found[f"{key}_low"] <= -0.5 <= found[f"{key}_high"]
             kernel = key.removesuffix("_slope").replace("_", ", ")
             experiment = f"`{name.replace('-', ' ', 1)}`"
@@ -34,13 +34,10 @@ def spectrum() -> Iterator[Row]:
     """Limiting spectra against exact kernels."""
     found = summary("shoal-spectrum")
     keys = ("ks", "low", "high", "spikes", "spikes_exact")
-    yield "p/n", "kernel", *(f"`{key}`" for key in (*keys, "atom_shift", "atom_smear"))
+    yield "p/n", "kernel", *(f"`{key}`" for key in keys)
     for ratio in ("0.5", "1.25", "2.0"):
         for kind in ("ck", "ntk"):
             cells = [f"{found[f'{ratio}_{kind}_{key}']:.4f}".replace("-", "−") for key in keys]
-            for key in ("atom_shift", "atom_smear"):
-                value = found.get(f"{ratio}_{kind}_{key}")
-                cells.append("–" if value is None else f"{value:.3f}".replace("-", "−"))
             yield f"{float(ratio):g}", kind.upper(), *cells
 
 
@@ -48,7 +45,7 @@ def spectrum() -> Iterator[Row]:
 def training(dataset: str) -> Iterator[Row]:
     """Losses at width 8192, and the largest differences from the DEQ and from the prediction."""
     found = summary("shoal-training")
-    steps = (25, 50, 100, 200, 400)
+    steps = (25, 100, 400)
     yield (
         "width 8192",
         *(f"step {step}" for step in steps),
@@ -81,7 +78,7 @@ def predicted() -> Iterator[Row]:
 def sphere() -> Iterator[Row]:
     """The largest errors of designs on the sphere, over all variances."""
     found = summary("shoal-sphere")
-    parts = {"inner": "up to 0.95", "ends": "±1", "anywhere": "all"}
+    parts = {"inner": "up to 0.95", "anywhere": "all"}
     kinds = ("ck", "ntk")
     yield "DEQ", *(f"{kind.upper()}, {part}" for kind in kinds for part in parts.values())
     for name in ("ReLU", "Tanh", "Swish", "Softplus", "GELU"):
@@ -105,16 +102,17 @@ def recovery() -> Iterator[Row]:
     found = summary("shoal-recovery")
     keys = ("coverage", "length", "error")
     scales = {"known": "scale known", "free": "scale free"}
-    yield "", "n", "functions of", *(f"{w}, {s}" for s in scales.values() for w in keys)
+    yield "process", "n", *(f"{w}, {s}" for s in scales.values() for w in keys)
     cases = dict.fromkeys(key.rsplit("_", 2)[0] for key in found if key.endswith("_coverage"))
     for case in cases:
         name, samples, source = case.split("_")
+        if source != "process":
+            continue
         cells = []
         for scale in scales:
             coverage, length, error = (found[f"{case}_{scale}_{key}"] for key in keys)
             cells += [f"{100 * coverage:.0f}%", f"{length:.2f}", f"{error:.2f}"]
-        words = {"relu": "ReLU", "erf": "Erf"}[name]
-        yield words, samples, {"process": "the process", "network": "networks"}[source], *cells
+        yield {"relu": "ReLU", "erf": "Erf"}[name], samples, *cells
 
 
 @table
@@ -160,3 +158,44 @@ def regression() -> Iterator[Row]:
                 over = "" if found[f"{key}_converged"] else "over "
                 cells.append(f"{over}{found[f'{key}_steps']:.0f}, {seconds:.2f} s")
             yield title, f"{float(ridge):g}", *cells
+
+
+_LOOPS = [(task, depth) for task in ("maze", "text") for depth in ("fixed", "random")]
+
+
+@table
+def iterations_curve() -> Iterator[Row]:
+    """Accuracies of loops along the curve, and the count that the diagnosis advises."""
+    found, counts = summary("shoal-iterations"), (1, 2, 4, 8, 16, 128)
+    yield "task", "trained at", *(f"after {n}" for n in counts), "`stop_at`"
+    for task, depth in _LOOPS:
+        cells = [f"{found[f'{task}_{depth}_accuracy_{n}']:.1%}" for n in counts]
+        yield task, f"{depth} depth", *cells, f"{found[f'{task}_{depth}_stop_at']:.0f}"
+
+
+@table
+def iterations_stopped() -> Iterator[Row]:
+    """Savings of stop rules, and changed decisions of new samples."""
+    found = summary("shoal-iterations")
+    yield "task", "trained at", "full count", "iterations saved", "new samples changed"
+    for (task, depth), steps in itertools.product(_LOOPS, (8, 32)):
+        saved, changed = (found[f"{task}_{depth}_{key}_{steps}"] for key in ("saved", "changed"))
+        yield task, f"{depth} depth", str(steps), f"{saved:.0%}", f"{changed:.2%}"
+
+
+@table
+def iterations_replaced() -> Iterator[Row]:
+    """Decisions of replacements that differ from the original's, and the chosen one."""
+    found, counts = summary("shoal-iterations"), (1, 2, 3, 4)
+    heads = (f"{n} iteration{'s' * (n > 1)}: cut, trained" for n in counts)
+    yield "task", "trained at", *heads, "chosen"
+    for task, depth in _LOOPS:
+        key = f"{task}_{depth}"
+        ends = [f"{n}_iteration{'s' * (n > 1)}_agreement" for n in counts]
+        pairs = [(found[f"{key}_cut_to_{e}"], found[f"{key}_trained_copy_{e}"]) for e in ends]
+        cells = [f"{1 - cut:.1%}, {1 - copy:.1%}" for cut, copy in pairs]
+        (chosen,) = (
+            k for k, v in found.items() if k.startswith(key) and k.endswith("_chosen") and v
+        )
+        name = chosen.removeprefix(f"{key}_").removesuffix("_chosen").replace("_", " ")
+        yield task, f"{depth} depth", *cells, name

@@ -237,7 +237,7 @@ for name, extra in [("GPyTorchKernel", "gpytorch"), ("SklearnKernel", "sklearn")
     try:
         getattr(shoal.adapters, name)
     except ImportError as error:
-        assert f"pip install 'shoal[{extra}]'" in str(error), error
+        assert f"pip install 'shoal-deq[{extra}]'" in str(error), error
     else:
         raise AssertionError(name)
 try:

@@ -103,6 +103,13 @@ def test_design_is_that_of_the_library() -> None:
     assert f"wanted {d.target['gamma2']:.8g}" in Path("o/report.html").read_text()
 
 
+def test_designs_on_the_sphere_are_not_compared_on_other_norms() -> None:
+    np.save("x.npy", points(30, 5))
+    command = ["design", "--data", "x.npy", "--method", "sphere"]
+    assert json.loads(run(*command, "--json").stdout)["gap"] is None
+    assert "norms of the data" in run(*command).stdout
+
+
 def test_design_compares_kernels_on_prepared_data() -> None:
     x = points(40, 10) * np.logspace(0, 3, 10) + 7
     np.save("x.npy", x)

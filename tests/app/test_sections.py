@@ -179,6 +179,13 @@ def test_a_section_whose_check_fails_shows_nothing() -> None:
     assert found.numbers["ntk_error"] > 0.2
 
 
+def test_a_check_on_the_data_outweighs_a_warning() -> None:
+    x = points(60) * torch.linspace(0.5, 1.5, 60, dtype=torch.float64)[:, None]
+    found = find(EQUIVALENTS, Subject(Inputs(x / x.norm(dim=1).square().mean().sqrt()), RELU))
+    assert found.holds is (max(found.numbers["ck_error"], found.numbers["ntk_error"]) <= 0.2)
+    assert "squared norms of x vary" in " ".join((*found.notes, found.check))
+
+
 def test_the_limit_of_white_data_is_the_marchenko_pastur_law() -> None:
     n, p = 300, 30
     x = torch.linalg.qr(points(n, p)).Q  # a covariance that is a multiple of the identity

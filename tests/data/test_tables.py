@@ -62,6 +62,17 @@ STRANGE: dict[str, tuple[str | bytes, dict[str, Any], Read | str]] = {
     "lines of empty cells": (TABLE + ",,\n,,\n", KIND, SAME),
     "names that are numbers": ("kind,0,1\ncat,1,2.5\ndog,-30,4\ncat,5,6", KIND, SAME),
     "names that are years": (TABLE.replace("a,b", "2019,2020"), {"label": 2, "header": True}, SAME),
+    "target that is a year": (
+        TABLE.replace("a,b,kind", "2019,2020,2021"),
+        {"label": "2021", "header": True},
+        SAME,
+    ),
+    "index as text": (ROWS, {"label": "2", "header": False}, SAME),
+    "column without a name": (
+        TABLE.replace("\n", ",\n"),
+        {**KIND, "drop": ["column 3"]},
+        SAME,
+    ),
     "index of pandas": (
         ",a,b,kind\n0,1,2.5,cat\n1,-30,4,dog\n2,5,6,cat\n",
         KIND,
@@ -135,6 +146,11 @@ STRANGE: dict[str, tuple[str | bytes, dict[str, Any], Read | str]] = {
         {},
         r"the first row \('2019', '2020'\) may be names or a sample: say header",
     ),
+    "label in the first sample": (
+        "1,2,7\n3,4,8\n",
+        {"label": "2"},
+        "say header=True or header=False",
+    ),
     "half a header": ("0,1,kind\n3,4,cat\n", {"label": 2}, "say header=True or header=False"),
     "missing, perhaps a header": ("nan,nan\n1,1\n", {}, "say header=True or header=False"),
     "all text": ("a,b\nx,y\nz,w\n", {}, "say header=True or header=False"),
@@ -142,6 +158,7 @@ STRANGE: dict[str, tuple[str | bytes, dict[str, Any], Read | str]] = {
     "empty lines": ("\n\n", {}, "at least one row, got empty lines alone"),
     "header alone": ("a,b\n", {}, "at least one sample, got a header alone"),
     "ragged": ("a,b\n1,2\n3,4,5\n", {}, r"2 cells in each row \(separator ','\), got 3 in line 3"),
+    "title": ("Table 1\na,b\n1,2\n", {}, r"1 cell in each row .*, got 2 in line 2: .* or line 1"),
     "cut": ("a,b,c\n1,2,0\n3,4,0\n5", {}, "3 cells in each row .*, got 1 in line 4"),
     "target alone": ("kind\n1\n2\n", KIND, "columns besides the label, separated by ',', got none"),
     "missing": (
@@ -209,6 +226,11 @@ STRANGE: dict[str, tuple[str | bytes, dict[str, Any], Read | str]] = {
     ),
     "nothing to drop": (TABLE, {**KIND, "drop": ["z"]}, "one column named 'z'"),
     "open quote": ('a,b\n3,"4', {}, "CSV, got unexpected end of data in line 2"),
+    "UTF-16 without a mark": (
+        TABLE.encode("utf-16-le"),
+        KIND,
+        "text in UTF-8, got zero bytes; save it as 'CSV UTF-8'",
+    ),
     "Latin 1": ("Größe,b\n1,2\n".encode("latin-1"), {}, "text in UTF-8, .*save it as 'CSV UTF-8'"),
 }
 

@@ -167,6 +167,15 @@ def test_checkpointing_and_copies(kind):
     close(torch.autograd.grad(flat(twin(z0, x)).sin().sum(), list(twin.parameters())), plain)
 
 
+@every_cell
+def test_checkpoints_of_the_cell_from_before_it_was_wrapped(kind):
+    layer, z0, x = example(kind)
+    torch.manual_seed(1)
+    cell = kind().double()
+    layer.cell.load_state_dict(cell.state_dict())
+    close(layer(z0, x), shoal.Equilibrium(cell, solver=layer.options.solver)(z0, x))
+
+
 @pytest.mark.parametrize("network", [False, True], ids=["a foreign cell", "a network of build"])
 def test_memory_is_constant_over_200_steps_of_training(network):
     """The number of tensors is the same after 20 and after 200 steps, and no pages are added."""

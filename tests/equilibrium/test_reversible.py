@@ -77,7 +77,7 @@ def test_rounding_that_grows_backwards_is_said():
     w = torch.tensor(0.5, requires_grad=True)
     layer = Equilibrium(lambda z, w: w * torch.cos(z), gradient=Reversible(0.1, steps=40))
     z = layer(torch.ones(2, 1), w)
-    with pytest.warns(ConvergenceWarning, match="did not find back to its start"):
+    with pytest.warns(ConvergenceWarning, match="did not return to its start"):
         z.sum().backward()
     assert not layer.solution.adjoint.converged.any()
 

@@ -69,7 +69,7 @@ def test_of_a_network():
     [
         (torch.sigmoid, torch.tensor([[0.5, 0.0]]), "z must be positive, got 0"),
         (torch.tanh, torch.tensor([[0.5, -1.0]]), "z must be positive, got -1"),
-        (lambda z: z - 1, torch.tensor([[0.5, 2.0]]), "what the layer makes of z must be positive"),
+        (lambda z: z - 1, torch.tensor([[0.5, 2.0]]), "the layer's value at z must be positive"),
     ],
 )
 def test_states_must_be_positive(function, z, words):

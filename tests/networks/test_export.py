@@ -31,8 +31,8 @@ def test_equilibria_are_not_traced():
 
 
 def test_onnx_says_what_to_install(tmp_path, monkeypatch):
-    monkeypatch.setattr("shoal.networks.onnx.find_spec", lambda _: None)
-    with pytest.raises(ImportError, match=r"needs onnx and onnxscript.*'shoal\[onnx\]'"):
+    monkeypatch.setattr("shoal.networks.saving.find_spec", lambda _: None)
+    with pytest.raises(ImportError, match=r"needs onnx and onnxscript.*'shoal-deq\[onnx\]'"):
         shoal.export(NET, tmp_path / "net.onnx")
 
 

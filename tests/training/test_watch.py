@@ -27,6 +27,17 @@ def by_adam(net, x, y, watch=None, steps=6, every=2):
     return watch
 
 
+def test_numbers_of_the_user_that_come_later_are_nan_before():
+    net, (x, y) = mlp(), data()
+    extra = iter(({}, {"accuracy": 0.5}))
+    watch = shoal.Watch(net, x, y, gram=False, also=lambda: next(extra))
+    assert "accuracy" not in watch.record(0)
+    assert watch.record(1)["accuracy"] == 0.5
+    before, after = watch.records.monitors["accuracy"].tolist()
+    assert before != before
+    assert after == 0.5
+
+
 def test_columns_are_what_explicit_formulas_give():
     net, (x, y) = mlp(), data()
     start = copy.deepcopy(net)
@@ -195,7 +206,9 @@ def test_a_lost_equilibrium_or_loss_is_told(on_violation):
     net = residual(solver=shoal.Picard(max_steps=2), on_failure="raise")
     watch = shoal.Watch(net, x, y, on_violation=on_violation)
     if on_violation == "raise":
-        with pytest.raises(TrainingError, match=r"an equilibrium, .* not found at step 0") as error:
+        with pytest.raises(
+            TrainingError, match=r"an equilibrium, .* did not converge at step 0"
+        ) as error:
             watch.record(0)
         assert error.value.run.kept == {"equilibrium": False}
     else:

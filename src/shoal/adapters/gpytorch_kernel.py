@@ -22,12 +22,12 @@ try:
     from gpytorch.priors import Prior
 except ImportError as error:
     raise ImportError(
-        "GPyTorchKernel needs GPyTorch, which is not installed: pip install 'shoal[gpytorch]'"
+        "GPyTorchKernel needs GPyTorch, which is not installed: pip install 'shoal-deq[gpytorch]'"
     ) from error
 
 
 def _variance(name: str) -> Any:
-    """A variance as a property: the learned one, or that of the architecture."""
+    """A variance as a property: learned, or fixed by the architecture."""
 
     def get(self: "GPyTorchKernel") -> Tensor:
         return self.variance(name)
@@ -185,16 +185,16 @@ class GPyTorchKernel(Kernel):  # type: ignore[misc]
             raise AttributeError(f"{name} is not among the learned variances {self.learned}")
         raw = getattr(self, f"raw_{name}")
         constraint = getattr(self, f"raw_{name}_constraint")
-        given = float_tensor("value", value).detach().to(raw)
-        if given.numel() == 1:
-            given = given.reshape(())
-        elif given.shape != raw.shape:
+        values = float_tensor("value", value).detach().to(raw)
+        if values.numel() == 1:
+            values = values.reshape(())
+        elif values.shape != raw.shape:
             raise ValueError(
                 f"value must be a number or of shape {tuple(raw.shape)}, got {shown(value)}"
             )
-        if not _inside(constraint, given):
+        if not _inside(constraint, values):
             raise ValueError(f"value must be {_between(constraint)}, got {shown(value)}")
-        number = constraint.inverse_transform(given.expand(raw.shape))
+        number = constraint.inverse_transform(values.expand(raw.shape))
         self.initialize(**{f"raw_{name}": number})
 
     @property
@@ -241,7 +241,7 @@ class GPyTorchKernel(Kernel):  # type: ignore[misc]
 
     def _one(self, inputs: list[Tensor], variances: dict[str, Tensor], *, diag: bool) -> Tensor:
         """The kernel with variances that are numbers, of one or two sets of inputs."""
-        found = kernel(
+        kernels = kernel(
             self._initial,
             *(as_images(x, self._initial, self.image_shape) for x in inputs),
             trainable=self.trainable,
@@ -249,17 +249,17 @@ class GPyTorchKernel(Kernel):  # type: ignore[misc]
             variances=variances or None,
             diag=diag,
         )
-        result: Tensor = getattr(found, self.which)
+        result: Tensor = getattr(kernels, self.which)
         return result
 
     def _batch(self, inputs: list[Tensor], variances: dict[str, Tensor], *, diag: bool) -> Tensor:
         """The kernels with each of the variances in a batch, of their shares of the inputs."""
-        own = next(iter(variances.values())).shape
-        shape = torch.broadcast_shapes(own, *(x.shape[:-2] for x in inputs))
-        outer = len(shape) - len(own)  # dimensions of inputs alone, which all kernels share
+        batch = next(iter(variances.values())).shape
+        shape = torch.broadcast_shapes(batch, *(x.shape[:-2] for x in inputs))
+        outer = len(shape) - len(batch)  # dimensions of inputs alone, which all kernels share
         inputs = [x.expand(*shape, *x.shape[-2:]) for x in inputs]
         values = {name: value.expand(shape[outer:]) for name, value in variances.items()}
-        found = [
+        kernels = [
             self._one(
                 [x[(..., *index, slice(None), slice(None))] for x in inputs],
                 {name: value[index] for name, value in values.items()},
@@ -267,8 +267,8 @@ class GPyTorchKernel(Kernel):  # type: ignore[misc]
             )
             for index in np.ndindex(*shape[outer:])
         ]
-        stacked: Tensor = torch.stack(found).unflatten(0, shape[outer:])
-        return stacked.movedim(tuple(range(len(own))), tuple(range(outer, len(shape))))
+        stacked: Tensor = torch.stack(kernels).unflatten(0, shape[outer:])
+        return stacked.movedim(tuple(range(len(batch))), tuple(range(outer, len(shape))))
 
 
 def _inside(constraint: Interval, value: Tensor) -> bool:
@@ -282,9 +282,9 @@ def _between(constraint: Interval) -> str:
     return f"between {float(low.max()):g} and {float(high.min()):g}"
 
 
-def _names(argument: str, given: Iterable[str], options: tuple[str, ...]) -> tuple[str, ...]:
-    """The given names, or an error that lists all."""
-    names = items(argument, given, "a collection of names")
+def _names(argument: str, value: Iterable[str], options: tuple[str, ...]) -> tuple[str, ...]:
+    """Return checked names, or raise an error that lists the options."""
+    names = items(argument, value, "a collection of names")
     if names and not options:
         raise ValueError(
             f"{argument} must be empty, as there is no variance to learn, got {names!r}"

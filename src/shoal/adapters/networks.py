@@ -4,11 +4,14 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from shoal.activations import Activation
 from shoal.activations.names import as_activation
 from shoal.architectures import DEQ, Architecture, ImageArchitecture
 from shoal.core.checks import items, one_of, size
-from shoal.kernels import KernelFunction
+from shoal.kernels import KernelFunction, kernel
 from shoal.kernels.function import chosen_kernels
 from shoal.kernels.images.function import ImageKernels
 
@@ -23,12 +26,27 @@ def described_function(
     trainable: Iterable[str] | None,
     bias_variance: float = 0.0,
 ) -> KernelFunction | ImageKernels:
-    """The kernels of a DEQ, or of the architecture that is given instead of it."""
+    """The kernels of an architecture, by default of a DEQ."""
     one_of("which", which, ("ck", "ntk"))
     if architecture is None:
         phi = as_activation("activation", activation)
         architecture = DEQ(phi, recurrent_variance, input_variance, bias_variance=bias_variance)
     return chosen_kernels(architecture, trainable=trainable)
+
+
+def kernel_values(
+    function: KernelFunction | ImageKernels,
+    which: str,
+    x: Any,
+    y: Any = None,
+    *,
+    diag: bool = False,
+) -> Tensor:
+    """One of the kernels of arrays of inputs."""
+    left, right = torch.as_tensor(x), None if y is None else torch.as_tensor(y)
+    kernels = kernel(function.architecture, left, right, trainable=function.trainable, diag=diag)
+    values: Tensor = getattr(kernels, which)
+    return values
 
 
 def as_images(x: Any, architecture: Architecture, image_shape: Sequence[int] | None) -> Any:

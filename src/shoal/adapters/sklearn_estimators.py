@@ -14,11 +14,10 @@ from scipy.special import softmax
 from torch import Tensor
 
 from shoal.activations import Activation
-from shoal.adapters.networks import as_images, described_function
+from shoal.adapters.networks import as_images, described_function, kernel_values
 from shoal.architectures import Architecture
 from shoal.core.checks import host_array, real, real_array
 from shoal.core.processes import Group
-from shoal.kernels import kernel
 from shoal.learning import Decomposition, KernelRegression, kernel_regression
 from shoal.learning.ridges import Criterion, checked_criterion, path_of
 
@@ -34,7 +33,7 @@ try:
 except ImportError as error:
     raise ImportError(
         "KernelRegressor and KernelClassifier need scikit-learn, which is not installed: "
-        "pip install 'shoal[sklearn]'"
+        "pip install 'shoal-deq[sklearn]'"
     ) from error
 
 Array = NDArray[Any]
@@ -162,7 +161,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
                 process_group=self.process_group,
             )
         else:
-            kernels = partial(_kernels, function.architecture, function.trainable, self.which)
+            kernels = partial(kernel_values, function, self.which)
             self.regression_ = WeightedRegression.fit(
                 kernels, inputs, y, self.ridge, weights, center=self.fit_intercept
             )
@@ -193,9 +192,9 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
 class KernelRegressor(MultiOutputMixin, RegressorMixin, _KernelEstimator):  # type: ignore[misc]
     r"""Ridge regression with the exact kernel of an infinitely wide network.
 
-    With the NTK and little ridge, predictions are those of the network trained to the end by
-    gradient descent, from a function of zero. The network has no biases: if inputs have one
-    feature, add a constant one.
+    With the NTK and little ridge, it predicts like the network after gradient descent to the end,
+    from a function of zero. The network has no biases: if inputs have one feature, add a constant
+    feature.
 
     Args:
         activation: Activation of a DEQ, or its name, such as ``"tanh"`` or ``"leakyrelu:0.1"``.
@@ -300,8 +299,8 @@ class KernelClassifier(ClassifierMixin, _KernelEstimator):  # type: ignore[misc]
         """The classes of inputs of shape (m, p)."""
         values = self.decision_function(X)
         places = (values > 0).astype(int) if values.ndim == 1 else values.argmax(axis=1)
-        found: Array = self.classes_[places]
-        return found
+        labels: Array = self.classes_[places]
+        return labels
 
     def predict_proba(self, X: Any) -> Array:
         r"""Probabilities of the classes, of shape (m, classes).
@@ -332,21 +331,12 @@ class KernelClassifier(ClassifierMixin, _KernelEstimator):  # type: ignore[misc]
         return likeliest_scale(_each_class(left_out), classes, weights)
 
 
-def _weights(given: Any, x: Array) -> Array | None:
-    if given is None:
+def _weights(sample_weight: Any, x: Array) -> Array | None:
+    if sample_weight is None:
         return None
-    values = _array("sample_weight", given)
+    values = _array("sample_weight", sample_weight)
     checked: Array = _check_sample_weight(values, x, dtype=x.dtype, ensure_non_negative=True)
     return checked
-
-
-def _kernels(
-    architecture: Architecture, trainable: frozenset[str], which: str, x: Array, z: Any = None
-) -> torch.Tensor:
-    other = None if z is None else torch.from_numpy(z)
-    found = kernel(architecture, torch.from_numpy(x), other, trainable=trainable)
-    values: torch.Tensor = getattr(found, which)
-    return values
 
 
 def _each_class(values: Array) -> Array:

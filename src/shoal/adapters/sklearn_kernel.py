@@ -9,10 +9,15 @@ from numpy.typing import NDArray
 
 from shoal.activations import Activation
 from shoal.activations.names import as_activation
-from shoal.adapters.networks import as_images, described_function, recurrent_limit
+from shoal.adapters.networks import (
+    as_images,
+    described_function,
+    kernel_values,
+    recurrent_limit,
+)
 from shoal.architectures import Architecture
 from shoal.core.checks import one_of, real, real_array
-from shoal.kernels import KernelFunction, kernel
+from shoal.kernels import KernelFunction
 from shoal.kernels.gradient import variance_tangents
 from shoal.kernels.images.function import ImageKernels
 
@@ -20,14 +25,11 @@ try:
     from sklearn.gaussian_process.kernels import Hyperparameter, Kernel
 except ImportError as error:
     raise ImportError(
-        "SklearnKernel needs scikit-learn, which is not installed: pip install 'shoal[sklearn]'"
+        "SklearnKernel needs scikit-learn, which is not installed: pip install 'shoal-deq[sklearn]'"
     ) from error
 
 Array = NDArray[np.float64]
 Bounds = tuple[float, float] | str
-
-_LEAST = 1e-5  # the lowest variance that is tried: a logarithm needs one
-_NEARLY = 1 - 1e-6  # of the limit of well-posedness
 
 
 def _hyperparameter(name: str) -> property:
@@ -40,7 +42,7 @@ def _hyperparameter(name: str) -> property:
         elif isinstance(bounds, str) and bounds != "fixed":
             one_of(f"{name}_bounds", bounds, ("fixed", "kernel"))
             limit = recurrent_limit(as_activation("activation", self.activation))
-            bounds = (_LEAST * min(1.0, limit), _NEARLY * min(limit, 1 / _LEAST))
+            bounds = (1e-5 * min(1.0, limit), (1 - 1e-6) * min(limit, 1e5))  # below the limit
         if not isinstance(bounds, str):
             real(name, value, above=0)
         return Hyperparameter(name, "numeric", bounds)
@@ -138,12 +140,12 @@ class SklearnKernel(Kernel):  # type: ignore[misc]
             return matrix
         names = [h.name for h in self.hyperparameters if not h.fixed]
         gradient = np.empty((*matrix.shape, len(names)))
-        found = {}
+        tangents = {}
         if names:  # which only a DEQ has
             assert isinstance(function, KernelFunction)
-            found = variance_tangents(function, torch.from_numpy(x), names)
+            tangents = variance_tangents(function, torch.from_numpy(x), names)
         for place, name in enumerate(names):
-            gradient[..., place] = getattr(found[name], self.which).numpy() * getattr(self, name)
+            gradient[..., place] = getattr(tangents[name], self.which).numpy() * getattr(self, name)
         return matrix, gradient
 
     def diag(self, X: Any) -> Array:
@@ -184,12 +186,12 @@ class SklearnKernel(Kernel):  # type: ignore[misc]
         *,
         diag: bool = False,
     ) -> Array:
-        net, shape = function.architecture, self.image_shape
-        left = as_images(torch.from_numpy(x), net, shape)
-        right = None if y is None else as_images(torch.from_numpy(y), net, shape)
-        found = kernel(function.architecture, left, right, trainable=function.trainable, diag=diag)
-        result: Array = getattr(found, self.which).numpy()
-        return result
+        several = [
+            None if one is None else as_images(one, function.architecture, self.image_shape)
+            for one in (x, y)
+        ]
+        values: Array = kernel_values(function, self.which, *several, diag=diag).numpy()
+        return values
 
 
 def _inputs(name: str, x: Any) -> Array:

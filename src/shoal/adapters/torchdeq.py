@@ -150,16 +150,16 @@ class DEQ(nn.Module):
                 state = [a.lerp(b, options.tau) for a, b in zip(state, value, strict=True)]
             else:
                 state = state.lerp(value, options.tau)
-        found = layer.solution
-        assert found is not None
-        leaves = found.value if isinstance(found.value, list) else [found.value]
+        solution = layer.solution
+        assert solution is not None
+        leaves = solution.value if isinstance(solution.value, list) else [solution.value]
         norm = torch.cat([leaf.reshape(len(leaf), -1) for leaf in leaves], 1).norm(dim=1)
-        relative = found.residual / norm.clamp_min(torch.finfo(norm.dtype).tiny)
+        relative = solution.residual / norm.clamp_min(torch.finfo(norm.dtype).tiny)
         return [state], {
-            "abs_lowest": found.residual,
+            "abs_lowest": solution.residual,
             "rel_lowest": relative,
-            "nstep": found.steps,
-            "status": found.status,
+            "nstep": solution.steps,
+            "status": solution.status,
         }
 
     def _layer(self, cell: Callable[..., Any], solver_kwargs: dict[str, Any]) -> Equilibrium:

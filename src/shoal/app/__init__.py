@@ -11,7 +11,9 @@ def main() -> None:
     missing = [package for package in ("typer", "rich") if find_spec(package) is None]
     if missing:
         needs = " and ".join(missing)
-        sys.exit(f"Error: the command line needs {needs}, not installed: pip install 'shoal[cli]'")
+        sys.exit(
+            f"Error: the command line needs {needs}, not installed: pip install 'shoal-deq[cli]'"
+        )
     from shoal.app.cli import app
 
     app(prog_name="shoal")

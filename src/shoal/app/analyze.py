@@ -6,13 +6,9 @@ from typing import Annotated
 import typer
 
 from shoal.app import options
-from shoal.app.options import DATA, NETWORK, left_out
+from shoal.app.options import DATA, NETWORK, READING, left_out
 
 FAILED = 1
-_OF_TABLES = (
-    "activation recurrent_variance input_variance standardize only full header sep task drop "
-    "drop_missing"
-)
 _TRAINED, _SECTIONS = "Trained model", "Sections"
 
 
@@ -82,7 +78,8 @@ def analyze(
 
     torch.set_num_threads(threads)
     if model is not None:
-        left_out(context, _OF_TABLES, "with --model")
+        architecture = "activation recurrent_variance input_variance"
+        left_out(context, f"{architecture} standardize only full {READING}", "with --model")
         from shoal.app.models import analyze_model
 
         analyze_model(model, code, data, label, n, seed or 0, output=output, json=json)

@@ -22,6 +22,7 @@ from shoal.app.comparison import (
     predict,
 )
 from shoal.app.sections import (
+    FAR,
     Findings,
     Section,
     SectionNotApplicable,
@@ -72,7 +73,7 @@ def shown(score: Score, contest: Contest) -> str:
     if contest.classes:
         return f"{100 * score.mean:.1f} ± {100 * score.error:.1f}%"
     digits = 3
-    if 0 < score.error < _FINE:
+    if 0 < score.error < 0.002:  # two digits of it
         digits = min(6, 1 - math.floor(math.log10(score.error)))
     return f"{score.mean:z.{digits}f} ± {score.error:.{digits}f}"
 
@@ -89,7 +90,7 @@ def _choice(contest: Contest, name: str) -> str:
 def _draw_scores(
     axes: Axes, scores: dict[str, Score], titles: dict[str, str], measure: str
 ) -> None:
-    """Scores with two standard errors, inside what is possible."""
+    """Scores with two standard errors, within the possible range."""
     for place, (name, score) in enumerate(scores.items()):
         color = GRAY if name == CONSTANT else COLORS[place]
         low = max(score.mean - 2 * score.error, 0.0 if measure == "accuracy" else -math.inf)
@@ -122,26 +123,25 @@ def _find_errors(subject: Subject) -> Findings:
         Row("largest error", f"{float(errors.max()):.3g}", f"sample {int(errors.argmax())}"),
     )
     numbers = {"rmse": float(errors.square().mean().sqrt()), "median": float(errors.median())}
-    panel = partial(_draw_residuals, y=y.flatten().cpu(), found=outputs.flatten().cpu())
+    panel = partial(_draw_residuals, y=y.flatten().cpu(), predicted=outputs.flatten().cpu())
     return Findings(rows, numbers, panel)
 
 
-def _draw_residuals(axes: Axes, y: Tensor, found: Tensor) -> None:
+def _draw_residuals(axes: Axes, y: Tensor, predicted: Tensor) -> None:
     """Predicted against true targets."""
-    ends = [float(min(y.min(), found.min())), float(max(y.max(), found.max()))]
+    ends = [float(min(y.min(), predicted.min())), float(max(y.max(), predicted.max()))]
     axes.plot(ends, ends, color=GRAY, linewidth=1, label="no error")
-    axes.plot(y, found, ".", color=COLORS[0], markersize=4, alpha=0.5, label="held-out samples")
+    axes.plot(y, predicted, ".", color=COLORS[0], markersize=4, alpha=0.5, label="held-out samples")
     axes.set(xlabel="target", ylabel="predicted")
     legend_below(axes)
 
 
-_FINE = 0.002  # standard errors of R² below it are shown with two digits of their own
 _SHOWN = 8  # confusions, and columns
 
 
-def _confusions(subject: Subject, found: Tensor, true: Tensor, title: str) -> Findings:
+def _confusions(subject: Subject, predicted: Tensor, true: Tensor, title: str) -> Findings:
     names = subject.data.classes
-    table = torch.bincount(true * len(names) + found, minlength=len(names) ** 2)
+    table = torch.bincount(true * len(names) + predicted, minlength=len(names) ** 2)
     table = table.view(len(names), len(names)).cpu()
     wrong = table.clone()
     wrong.fill_diagonal_(0)
@@ -171,25 +171,22 @@ def _draw_confusions(axes: Axes, table: Tensor, names: tuple[str, ...]) -> None:
     axes.set(xlabel="predicted", ylabel="true")
 
 
-_MOST_COLUMNS = 100
-
-
 def _find_columns(subject: Subject) -> Findings:
     contest, data = subject.contest, subject.data
     names = list(dict.fromkeys(data.columns))
     if not names:
         raise SectionNotApplicable("pixels are not columns")
-    if not 2 <= len(names) <= _MOST_COLUMNS:
-        raise SectionNotApplicable(f"needs 2 to {_MOST_COLUMNS} columns")
+    if not 2 <= len(names) <= 100:
+        raise SectionNotApplicable("needs 2 to 100 columns")
     x, generator = data.x.double(), torch.Generator().manual_seed(0)
     losses = torch.zeros(len(names), len(x), dtype=torch.float64, device=x.device)
     for fold, fit in enumerate(contest.fits[contest.kernel][:-1]):
         test = (contest.folds == fold).nonzero()[:, 0]
         copies = x[test].repeat(len(names), 1, 1)
         for place, name in enumerate(names):
-            own = torch.tensor([column == name for column in data.columns], device=x.device)
+            part = torch.tensor([column == name for column in data.columns], device=x.device)
             order = torch.randperm(len(test), generator=generator).to(x.device)
-            copies[place][:, own] = x[test][order][:, own]
+            copies[place][:, part] = x[test][order][:, part]
         outputs = predict(fit, x[contest.folds != fold], copies.flatten(0, 1))
         before = contest.gain(contest.predictions[contest.kernel][test], test)
         for place, one in enumerate(outputs.split(len(test))):
@@ -225,21 +222,17 @@ def _draw_columns(axes: Axes, bars: dict[str, tuple[float, str]], measure: str) 
     axes.set_xlabel(f"lost {measure}; pale: within chance")
 
 
-_FEWEST, _OCTAVES = 32, 6  # samples; sizes up to twice the data
-_FAR = 0.25  # share of a measured error by which a prediction is off
-
-
 def _find_more_data(subject: Subject) -> Findings:
     contest = subject.contest
     x, count = subject.x.double(), len(subject.x)
-    if count < _FEWEST:
-        raise SectionNotApplicable(f"needs {_FEWEST} samples or more")
+    if count < 32:
+        raise SectionNotApplicable("needs 32 samples or more")
     fit = contest.fits[contest.kernel][-1]
     deq = fit.candidate.architecture
     assert deq is not None
     y = contest.targets - contest.targets.mean(0)
     y = y / y.square().sum(1).mean().sqrt()  # errors are shares of the variance
-    sizes = [max(2, 2 * count >> octaves) for octaves in reversed(range(_OCTAVES))]
+    sizes = [max(2, 2 * count >> octaves) for octaves in (5, 4, 3, 2, 1, 0)]
     curve = shoal.learning_curve(deq, x, y, sizes, ridge=fit.ridge)
     scale = y.shape[1]  # errors are means over outputs
     off = [abs(one.deviation) for one in curve.checks]
@@ -248,7 +241,7 @@ def _find_more_data(subject: Subject) -> Findings:
         for one in curve.checks
     )
     check = (
-        f"Predictions for parts of the data must be within {_FAR:.0%} of the measured errors: "
+        f"Predictions for parts of the data must be within {FAR:.0%} of the measured errors: "
         f"{parts}."
     )
     rows = [
@@ -262,7 +255,7 @@ def _find_more_data(subject: Subject) -> Findings:
         "checks": [[c.size, scale * c.predicted, scale * c.measured] for c in curve.checks],
     }  # fmt: skip
     panel = partial(_draw_curve, curve=curve, scale=scale)
-    holds = bool(off) and max(off) <= _FAR
+    holds = bool(off) and max(off) <= FAR
     return Findings(tuple(rows), numbers, panel, check=check, holds=holds)
 
 
@@ -289,16 +282,16 @@ def _draw_curve(axes: Axes, curve: shoal.learning.LearningCurve, scale: int) -> 
 
 
 def verdict(contest: Contest) -> str:
-    """All scores, and what they say about the loop and about the kernels."""
+    """All scores, and conclusions on the loop and on the kernels."""
     titles = contest.titles()
-    kernel, rest = contest.kernel, (RBF, LINEAR)
+    kernel, rivals = contest.kernel, (RBF, LINEAR)
 
-    def told(name: str) -> str:
+    def in_words(name: str) -> str:
         full = shown(contest.score(name), contest)
         short = full.partition(" ±")[0] + "%" * contest.classes
         return f"{titles[name]} {full if name in (LOOP, LAYER) else short}"
 
-    scores = ", ".join(map(told, _ORDER))
+    scores = ", ".join(map(in_words, _ORDER))
     lead = f"{'Accuracy' if contest.classes else 'R²'} on {len(contest.data)} samples: {scores}."
     gain = contest.difference(LOOP, LAYER)
     if not contest.difference(kernel, CONSTANT).is_clear():
@@ -311,8 +304,8 @@ def verdict(contest: Contest) -> str:
         )
     else:
         lead += " No evidence that the loop helps on this data."
-    ahead = {name: contest.difference(name, kernel) for name in rest}
-    best = max(rest, key=lambda name: ahead[name].mean)
+    ahead = {name: contest.difference(name, kernel) for name in rivals}
+    best = max(rivals, key=lambda name: ahead[name].mean)
     if ahead[best].is_clear():
         name = titles[best][0].upper() + titles[best][1:]
         return f"{lead} {name} is better by {shown(ahead[best], contest)}: use that."

@@ -1,4 +1,4 @@
-"""Which method predicts best: the loop beside what else one would use, on the same folds."""
+"""Which method predicts best: loops, plain layers and common rivals, on the same folds."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -18,11 +18,8 @@ from shoal.learning.ridges import path_of
 FOLDS = 5
 LOOP, LAYER, RBF, LINEAR, CONSTANT = "loop", "no loop", "RBF", "linear", "constant"
 CLEAR = 2.0
-"""Standard errors of a paired difference beyond which it is no chance."""
+"""Standard errors of a paired difference above which it counts."""
 _INPUTS = (("relu", 0.8), ("tanh", 0.2), ("tanh", 2.0))  # activation and input variance
-_RECURRENT = (0.2, 0.6)
-_WIDTHS = (0.05, 0.2, 0.8, 3.2)  # of the RBF: rates for squared distances, whose mean is 2
-_PENALTIES = (0.1, 1.0, 10.0)  # inverse regularization of logistic regression
 
 
 class Score(NamedTuple):
@@ -37,7 +34,7 @@ class Score(NamedTuple):
         return cls(float(values.mean()), float(values.std()) / math.sqrt(len(values)))
 
     def is_clear(self) -> bool:
-        """Whether it is above zero by more than chance."""
+        """Whether it is above zero by more than two standard errors."""
         return self.mean > CLEAR * self.error
 
 
@@ -86,7 +83,7 @@ class Contest:
         return self.data.targets().double()
 
     def gain(self, outputs: Tensor, rows: Tensor | slice = slice(None)) -> Tensor:
-        """What each sample adds to the score, whose mean is the accuracy or R²."""
+        """The contribution of each sample to the accuracy or R², their mean."""
         y = self.targets
         if self.classes:
             return (decided(outputs) == decided(y[rows])).double()
@@ -98,7 +95,7 @@ class Contest:
         return Score.of(self.gain(self.predictions[name]))
 
     def difference(self, better: str, worse: str) -> Score:
-        """By how much a method is better than another, on the same samples."""
+        """The lead of one method over another, on the same samples."""
         gains = (self.gain(self.predictions[name]) for name in (better, worse))
         return Score.of(next(gains) - next(gains))
 
@@ -158,7 +155,7 @@ def compare(data: Inputs, architecture: DEQ | None = None) -> Contest:
 
 def candidates(architecture: DEQ | None, *, classes: bool) -> Iterator[Candidate]:
     """The kernels of the grid; a plain layer is a loop without recurrent weights."""
-    loops = [DEQ(phi, r, v) for phi, v in _INPUTS for r in _RECURRENT]
+    loops = [DEQ(phi, r, v) for phi, v in _INPUTS for r in (0.2, 0.6)]
     layers = [DEQ(phi, 0.0, v) for phi, v in _INPUTS]
     if architecture is not None:
         loops = [architecture]
@@ -166,7 +163,7 @@ def candidates(architecture: DEQ | None, *, classes: bool) -> Iterator[Candidate
     for family, networks in ((LOOP, loops), (LAYER, layers)):
         for one in networks:
             yield Candidate(family, one, partial(_ntk, one))
-    for rate in _WIDTHS:
+    for rate in (0.05, 0.2, 0.8, 3.2):  # squared distances have a mean of 2
         yield Candidate(RBF, None, partial(_gaussian, rate))
     if not classes:
         yield Candidate(LINEAR, None, lambda a, b: a @ b.T)
@@ -201,7 +198,7 @@ def _logistic(x: Tensor, labels: Tensor, new: Tensor, outputs: int) -> Tensor:
     from sklearn.linear_model import LogisticRegressionCV
 
     scale = x.shape[1] ** 0.5  # standard deviations near one, as its penalty expects
-    model = LogisticRegressionCV(Cs=_PENALTIES, cv=3, max_iter=300)
+    model = LogisticRegressionCV(Cs=(0.1, 1.0, 10.0), cv=3, max_iter=300)
     if labels.bincount(minlength=2).sort().values[-2] < 2:  # some fold would have one class
         model = DummyClassifier()
     with warnings.catch_warnings():

@@ -58,7 +58,8 @@ def design(
     """The shallow network that has the kernel of a DEQ.
 
     It has one or two hidden layers. If there is none of the wanted kind, the nearest one is shown
-    and written. Inputs of --data are prepared as by analyze, and scaled to --input-norm.
+    and written. Inputs of --data are prepared as by analyze, and scaled to --input-norm. Designs
+    on the sphere are not compared on them: they hold for inputs of that norm, whatever the data.
 
     Examples: shoal design --activation relu --trainable readout --output design; shoal design
     --method sphere --data x.npy.
@@ -77,20 +78,24 @@ def design(
     notes: tuple[str, ...] = ()
     norm, x = checks.real("--input-norm", input_norm, above=0), None
     if data is None:
-        options.left_out(context, f"n standardize {options.READING}", "without --data")
+        options.left_out(context, f"n standardize label {options.READING}", "without --data")
     else:
         reading = options.reading(header, sep, None, drop, drop_missing)
         count = _COMPARED if n is None else n
         loaded = load_inputs(data, label=label, reading=reading, standardize=standardize)
-        x = norm * loaded.x[loaded.drawn(count)]  # a file may be sorted
+        x = loaded.x[loaded.drawn(count)]  # a file may be sorted
+        x = norm * x
         notes = loaded.notes
     out.prepare(output)
     groups = None if trainable is None else [group.strip() for group in trainable.split(",")]
     with out.working("Designing"):
         found = shoal.design(deq, input_norm=norm, which=which, method=method, trainable=groups)
-        gap = None if x is None else found.gap(x)
+        gap = None if x is None or method == "sphere" else found.gap(x)
     record = _document(found, gap)
     answer = [Row(*row) for row in _answer(found, gap)]
+    if x is not None:
+        ends = [float(end) for end in x.norm(dim=1).aminmax()]
+        answer.append(Row("norms of the data", f"{ends[0]:.3g} to {ends[1]:.3g}", "of each sample"))
     numbers = [
         Row(name, f"{value:.8g}", f"wanted {found.target[name]:.8g}")
         for name, value in found.obtained.items()

@@ -52,9 +52,9 @@ def diagnose(
 ) -> None:  # fmt: skip
     """How many iterations does this loop need, and do more help or hurt?
 
-    The loop is found in the model, and runs to 16 times its own count. The output is compared on
-    the way, decision by decision, with that of the model as it runs and with labels. The file is
-    read without running any code.
+    The loop is found in the model and runs for up to 16 times its own number of iterations. On the
+    way each decision is compared with the decision of the unchanged model, and with labels. The
+    file is read without running any code.
 
     Examples: shoal diagnose net.safetensors; shoal diagnose model.pt --code file.py:make_model
     --data tokens.npy --labels y.npy --output found.

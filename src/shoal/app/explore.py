@@ -49,7 +49,7 @@ def explore(
     checks.real("--input-variance", input_variance, above=0)
     with out.working("Summarizing the data"):
         if data is None:
-            left_out(context, f"n standardize {options.READING}", "without DATA")
+            left_out(context, f"n standardize label {options.READING}", "without DATA")
             population = two_classes()
         else:
             reading = options.reading(header, sep, task, drop, drop_missing)

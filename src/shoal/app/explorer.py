@@ -26,11 +26,6 @@ NUMERICS = ("series.js", "activations.js", "kernel.js", "twin.js", "spectrum.js"
 SCRIPTS = (*NUMERICS, "state.js", "plot.js", "panels.js", "phase.js", "controls.js")
 """All scripts."""
 
-_SINGLE = 48  # largest eigenvalues, kept one by one
-_GROUPS = 96  # of the others
-_QUANTILES = 41  # of the norms
-_ROUNDING = 1e-10  # of the largest: an eigenvalue that is zero
-
 
 @dataclass(frozen=True)
 class Population:
@@ -107,7 +102,7 @@ def population_of(data: Inputs) -> Population:
         raise ValueError(f"data must not be zero everywhere, got {data.name}")
     components, sizes, _ = torch.linalg.svd(x / scale, full_matrices=False)
     values = sizes.square() * p / n
-    rank = int((values > _ROUNDING * values[0]).sum())  # the other components are any vectors
+    rank = int((values > 1e-10 * values[0]).sum())  # the other components are any vectors
     linear, noise, target = _linear_part(data, components[:, :rank])
     padded = torch.zeros(p, dtype=torch.float64)
     padded[:rank] = values[:rank]
@@ -124,7 +119,7 @@ def population_of(data: Inputs) -> Population:
         shares=grouped[1],
         signal=grouped[2],
         noise=noise,
-        norms=tuple((norms / scale).quantile(torch.linspace(0, 1, _QUANTILES).double()).tolist()),
+        norms=tuple((norms / scale).quantile(torch.linspace(0, 1, 41).double()).tolist()),
         target=target,
         notes=data.notes,
     )
@@ -149,10 +144,10 @@ def _linear_part(data: Inputs, components: Tensor) -> tuple[Tensor, float, str]:
 
 
 def _grouped(values: Tensor, signal: Tensor) -> tuple[tuple[float, ...], ...]:
-    """Eigenvalues in increasing order, the largest one by one, the others in groups of one size."""
+    """Increasing eigenvalues: the 48 largest one by one, the others in at most 96 groups."""
     p = len(values)
-    few = min(p, _SINGLE)
-    cuts = torch.linspace(0, p - few, min(_GROUPS, p - few) + 1).round().long().tolist()
+    few = min(p, 48)
+    cuts = torch.linspace(0, p - few, min(96, p - few) + 1).round().long().tolist()
     bounds = sorted({*cuts, *range(p - few, p + 1)})
     pieces = [slice(low, high) for low, high in pairwise(bounds)]
     return (

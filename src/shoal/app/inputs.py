@@ -12,12 +12,11 @@ import torch
 from torch import Tensor
 
 from shoal import data
-from shoal.app.options import column_of
+from shoal.app.options import READING
 from shoal.data import Dataset
 
 NAMES = ("digits", "mnist", "fashion-mnist", "cifar-10")
 _ENDINGS = (".csv", ".csv.gz", ".npy", ".npz")
-_READING = "header|sep|task|drop|drop_missing"  # options of reading a table
 _SMALL = 0.1  # of the largest range: a column that hardly counts
 _MANY = 0.25  # of the columns that hardly count: the scales are those of units, not of importance
 
@@ -135,7 +134,7 @@ def _in_options(text: str) -> str:
             return f"--{'no-' * (value == 'False')}{name}"
         return f"--{name} {shlex.quote(value)}"
 
-    return re.sub(rf"\b({_READING})=(True|False|'[^']*')", option, text)
+    return re.sub(rf"\b({READING.replace(' ', '|')})=(True|False|'[^']*')", option, text)
 
 
 def _read(source: str, label: str | None, reading: Mapping[str, Any]) -> Inputs:
@@ -173,8 +172,7 @@ def _file(source: str, label: str | None, reading: Mapping[str, Any]) -> Dataset
         if other := [name for name in reading if name != "task"]:
             raise ValueError(f"--{other[0].replace('_', '-')} must be left out with {source!r}")
         return data.read_numpy(source, label, dtype=torch.float64, **reading)
-    column = None if label is None else column_of(label)
-    return data.read_csv(source, label=column, dtype=torch.float64, **reading)
+    return data.read_csv(source, label=label, dtype=torch.float64, **reading)
 
 
 def _order(samples: Dataset, seed: int | None) -> Tensor:

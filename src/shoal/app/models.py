@@ -17,10 +17,10 @@ from torch.nn import Module
 import shoal
 from shoal.app import output as out
 from shoal.app.inputs import load_inputs
-from shoal.app.replacements import distillation_part
 from shoal.app.sections import Findings
-from shoal.core.words import Row
+from shoal.core.words import Part, Row, memory_words
 from shoal.loops import Diagnosis, Distillation
+from shoal.loops.distillation import Measured
 
 NO_EQUILIBRIUM = 3
 _NESTED = ("state_dict", "model_state_dict", "model")  # where checkpoints keep the weights
@@ -119,7 +119,7 @@ def samples_for(
         with torch.no_grad(), warnings.catch_warnings(action="ignore"):
             net(x)
     except shoal.ConvergenceError:
-        pass  # which is for the diagnosis to say
+        pass  # the diagnosis reports it
     except Exception as error:  # code of the user's, which can fail in any way
         kind = f"{tuple(x.shape)} of {str(x.dtype).removeprefix('torch.')}"
         raise ValueError(
@@ -174,7 +174,7 @@ def analyze_model(
     }  # fmt: skip
     files = []
     if output is not None:
-        parts = [distillation_part(twin), *found.parts()]
+        parts = [_replacements(twin), *found.parts()]
         page = out.render_page(
             f"Analysis of {found.model}",
             f"{twin.verdict} Diagnosed on {len(found.samples)} samples, distilled on "
@@ -221,3 +221,22 @@ def _answers(found: Diagnosis, twin: Distillation) -> Iterator[Row]:
         yield Row("does a plain layer do?", near, f"{plain.name}: {twin.lost(plain)}")
     yield Row("how many iterations?", str(found.stop_at or "unknown"), found.verdict)
     yield Row("does the loop matter?", found.loop_matters, f"running on: {found.running_on}")
+
+
+def _replacements(twin: Distillation) -> Part:
+    """The verdict, every candidate beside the original, and the frontier."""
+    rows = [Row("verdict", "keep it" if twin.keep else "replace it", twin.verdict)]
+    rows += [_row(one) for one in (twin.original, *twin.candidates)]
+    notes = tuple(f"{name}: not tried, {reason}." for name, reason in twin.skipped.items())
+    return Part("replacements", "What may replace it", tuple(rows), figure=twin.plot(), notes=notes)
+
+
+def _row(one: Measured) -> Row:
+    words = [
+        f"agrees in {one.scores.agreement:.1%} of the decisions",
+        f"outputs off by {one.scores.output_error:.1%}",
+        f"{memory_words(one.parameter_bytes)} of parameters",
+        f"{memory_words(one.peak_bytes)} at the peak of a batch",
+    ]
+    score = "" if one.scores.accuracy is None else f"{one.scores.accuracy:.2%}, "
+    return Row(one.name, f"{score}{1e3 * one.seconds:.3g} ms", ", ".join(words))

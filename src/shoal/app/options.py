@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from shoal import DEQ
 
 NETWORK, DATA, OUTPUT = "Network", "Data", "Output"
+READING = "header sep task drop drop_missing"
+"""Names of the options that say how a table is read."""
 
 DATA_HELP = (
     "digits, mnist, fashion-mnist, cifar-10 (their official files, below the folder that the "
@@ -99,15 +101,11 @@ Json = Annotated[
 ]
 
 
-READING = "label header sep task drop drop_missing"
-"""Names of the arguments that say how data is read."""
-
-
 def reading(
     header: bool | None, sep: str | None, task: str | None, drop: str, drop_missing: bool
 ) -> dict[str, Any]:
     """How a table is read: arguments of :func:`shoal.data.read_csv` that are not its defaults."""
-    columns = tuple(column_of(name.strip()) for name in drop.split(",") if name.strip())
+    columns = tuple(name.strip() for name in drop.split(",") if name.strip())
     given = {
         "header": header,
         "sep": "\t" if sep in ("tab", "\\t") else sep,
@@ -116,11 +114,6 @@ def reading(
         "drop_missing": drop_missing or None,
     }
     return {name: value for name, value in given.items() if value is not None}
-
-
-def column_of(text: str) -> str | int:
-    """A column by name, or by index if it is a number."""
-    return int(text) if text.removeprefix("-").isdecimal() else text
 
 
 def left_out(context: typer.Context, names: str, reason: str) -> None:

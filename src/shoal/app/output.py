@@ -86,7 +86,7 @@ def command_line() -> str:
 
 
 class RowTable(Table):
-    """A table of quantities, their values and what they mean.
+    """A table of quantities, values and meanings.
 
     Args:
         title: The title, above it.
@@ -135,7 +135,7 @@ def prepare(folder: Path | None) -> None:
 
 
 def save(folder: Path, contents: Mapping[str, Any]) -> list[Path]:
-    """Write files into a folder, each as a whole: an error leaves what was there.
+    """Write files into a folder, each as a whole: an error leaves old files unchanged.
 
     Args:
         folder: The folder.
@@ -169,7 +169,7 @@ def conclude(record: Any, show: Callable[[], None], files: Sequence[Path], *, js
 def template(name: str) -> "Template":
     """One of the templates beside this file."""
     if find_spec("jinja2") is None:
-        raise ImportError("reports need Jinja2, which is not here: pip install 'shoal[plots]'")
+        raise ImportError("reports need Jinja2, which is not here: pip install 'shoal-deq[plots]'")
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(

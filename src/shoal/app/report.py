@@ -31,8 +31,8 @@ def find(section: Section, subject: Subject) -> Findings:
     """The findings of a section; where it fails, its error instead."""
     try:
         findings = section.find(subject)
-        json_text(finite(findings.numbers))  # numbers that cannot be written would spoil all
-    except Exception as error:  # the other sections are not lost
+        json_text(finite(findings.numbers))  # fails here for numbers that JSON lacks
+    except Exception as error:  # the other sections go on
         text = " ".join(str(error).split())
         if text and isinstance(error, ConvergenceError | AccuracyError | ValueError):
             return Findings(error=text)
@@ -41,7 +41,7 @@ def find(section: Section, subject: Subject) -> Findings:
 
 
 def lead(subject: Subject) -> list[str]:
-    """The data, the network, and all that was decided."""
+    """The data, the network, and every decision."""
     samples, features = subject.x.shape
     dtype = str(subject.x.dtype).removeprefix("torch.")
     chosen = " (chosen by leave-one-out)" if subject.chosen else ""
@@ -112,7 +112,7 @@ def chosen(only: str | None, *, theory: bool) -> tuple[Section, ...]:
 
 
 def show(subject: Subject, found: Analysis) -> None:
-    """Print an analysis: what was decided, the sections, and the verdict."""
+    """Print an analysis: its data and decisions, the sections, and the verdict."""
     table = out.RowTable("\n".join(lead(subject)))
     for section, findings in found.items():
         failed = [Row("none", "", findings.error)] if findings.error else []

@@ -14,6 +14,8 @@ from shoal.app.inputs import Inputs
 from shoal.core.figures import Axes, Figure
 from shoal.core.words import Row
 
+FAR = 0.25
+"""Share of a measured value by which a prediction may be off."""
 _LEAST = 20  # samples for five folds
 
 
@@ -76,7 +78,7 @@ class Subject:
 
     @property
     def deq(self) -> DEQ:
-        """The architecture that was given, or that leave-one-out chose, or the usual one."""
+        """The given architecture, or the one that leave-one-out chose, or a usual one."""
         if self.chosen:
             chosen = self.contest.fits[LOOP][-1].candidate.architecture
             assert chosen is not None
@@ -93,7 +95,7 @@ class Section(NamedTuple):
     theory: bool = False
 
     def find(self, subject: Subject) -> Findings:
-        """The findings; a warning of the library fails the check of a section."""
+        """The findings; without a check on the data, a warning of the library fails the section."""
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
             try:
@@ -102,8 +104,10 @@ class Section(NamedTuple):
                 return Findings((Row("result", "none", str(reason)),))
         texts = [str(one.message) for one in caught]
         doubts = [f"{text[:1].upper()}{text[1:]}." for text in dict.fromkeys(texts)]
-        if doubts:
+        if doubts and not found.holds:
             found = replace(found, check=" ".join([found.check, *doubts]).strip(), holds=False)
+        elif doubts:
+            found = replace(found, notes=(*found.notes, *doubts))
         if found.holds is False:
             found = replace(found, rows=(), panel=None, notes=())
         return found

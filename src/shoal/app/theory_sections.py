@@ -10,6 +10,7 @@ from torch import Tensor
 
 import shoal
 from shoal.app.sections import (
+    FAR,
     Findings,
     Section,
     SectionNotApplicable,
@@ -135,7 +136,6 @@ def _draw_ranks(axes: Axes, spectra: Mapping[str, Tensor]) -> None:
     legend_below(axes)
 
 
-_ROUNDING = 1e-15
 _FAR_KERNEL = 0.2  # share of a kernel by which its equivalent is off
 
 
@@ -176,7 +176,7 @@ def _find_equivalents(subject: Subject) -> Findings:
 
 def _both(ck: float, ntk: float) -> str:
     """Two coefficients, without rounding errors of zero."""
-    ck, ntk = (value if abs(value) > _ROUNDING else 0.0 for value in (ck, ntk))
+    ck, ntk = (value if abs(value) > 1e-15 else 0.0 for value in (ck, ntk))
     return by_kernel(ck, ntk)
 
 
@@ -185,22 +185,16 @@ def _size(matrix: Tensor) -> float:
     return float(torch.linalg.eigvalsh(matrix.double()).abs().max())
 
 
-_LEAST, _MOST = 5, 4096  # samples at least, and features at most, for a covariance
-_FAR_VALUE = 0.25  # share of the largest or the mean eigenvalue by which a prediction is off
-_MIDDLE = 0.5  # share of the eigenvalues that must be near their prediction
-_INPUT_NORM = 1.0  # the inputs of an analysis have a mean squared norm of one
-
-
 def _find_spectrum(subject: Subject) -> Findings:
     x, count = subject.x.double(), len(subject.x)
-    if count < _LEAST:
-        raise SectionNotApplicable(f"needs {_LEAST} samples or more")
-    if x.shape[1] > _MOST:
-        raise SectionNotApplicable(f"needs {_MOST} features or fewer")
+    if count < 5:
+        raise SectionNotApplicable("needs 5 samples or more")
+    if x.shape[1] > 4096:
+        raise SectionNotApplicable("needs 4096 features or fewer")
     labels = torch.zeros(count, dtype=torch.long)  # one class
     mixture = shoal.GaussianMixture.fit(x.cpu(), labels, covariance="full")
-    limits = shoal.spectrum(subject.deq, mixture, n=count, input_norm=_INPUT_NORM)
-    exact = shoal.kernel(shoal.centered(subject.deq, input_norm=_INPUT_NORM), x)
+    limits = shoal.spectrum(subject.deq, mixture, n=count, input_norm=1.0)
+    exact = shoal.kernel(shoal.centered(subject.deq, input_norm=1.0), x)
     values = [torch.linalg.eigvalsh(matrix).cpu().numpy() for matrix in exact]
     ck, ntk = (_spectrum_numbers(limit, v) for limit, v in zip(limits, values, strict=True))
     check, holds = _checked({"CK": ck, "NTK": ntk})
@@ -219,9 +213,9 @@ def _find_spectrum(subject: Subject) -> Findings:
         row("as_predicted", "as predicted", "within a factor of 2", ".0%"),
     )
     note = (
-        f"The prediction is for {count} samples of one Gaussian with the covariance of the data, "
-        "and knows nothing beyond it. The covariance is that of the samples themselves, which "
-        "widens the prediction where features are not much fewer."
+        f"The prediction is for {count} samples of one Gaussian with the covariance of the data. "
+        "The covariance is estimated from the same samples, which widens the prediction unless "
+        "features are much fewer."
     )
     panel = partial(_draw_spectrum, limit=limits.ntk, values=values[1])
     return Findings(rows, {"ck": ck, "ntk": ntk}, panel, notes=(note,), check=check, holds=holds)
@@ -232,14 +226,14 @@ def _checked(found: dict[str, dict[str, Any]]) -> tuple[str, bool]:
     near = {k: f"{one['as_predicted']:.0%}" for k, one in found.items()}
     ends = {k: f"{one['largest'] / one['upper_end']:.2g}" for k, one in found.items()}
     holds = all(
-        one["as_predicted"] >= _MIDDLE
-        and abs(one["upper_end"] - one["largest"]) <= _FAR_VALUE * one["largest"]
-        and one["distance"] <= _FAR_VALUE
+        one["as_predicted"] >= 0.5
+        and abs(one["upper_end"] - one["largest"]) <= FAR * one["largest"]
+        and one["distance"] <= FAR
         for one in found.values()
     )
     return (
         f"Half of the eigenvalues must be within a factor of 2 of their prediction, which holds "
-        f"for {by_name(near)}, and the largest and the mean within {_FAR_VALUE:.0%}; the largest "
+        f"for {by_name(near)}, and the largest and the mean within {FAR:.0%}; the largest "
         f"is {by_name(ends)} of its prediction.",
         holds,
     )

@@ -7,7 +7,6 @@ from typing import ParamSpec, TypeVar, cast
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
-_MOST = 64  # results of each function, of up to a few megabytes each
 _CLEAR: list[Callable[[], None]] = []
 
 
@@ -17,7 +16,7 @@ def cached(function: Callable[_P, _R]) -> Callable[_P, _R]:
     Exceptions are not kept. Activations and architectures are good arguments: equal ones have equal
     values, attributes of classes included.
     """
-    kept = lru_cache(_MOST)(function)
+    kept = lru_cache(64)(function)  # results of up to a few megabytes each
     _CLEAR.append(kept.cache_clear)
     return cast("Callable[_P, _R]", kept)
 

@@ -56,19 +56,19 @@ def real(
     at_most: float = math.inf,
 ) -> float:
     """Return ``value`` as a finite float in the given range, or raise."""
-    found = number(name, value)
-    if not math.isfinite(found):
-        raise ValueError(f"{name} must be finite, got {found}")
+    converted = number(name, value)
+    if not math.isfinite(converted):
+        raise ValueError(f"{name} must be finite, got {converted}")
     limits = (
-        (found > above, ">", above),
-        (found < below, "<", below),
-        (found >= at_least, ">=", at_least),
-        (found <= at_most, "<=", at_most),
+        (converted > above, ">", above),
+        (converted < below, "<", below),
+        (converted >= at_least, ">=", at_least),
+        (converted <= at_most, "<=", at_most),
     )
     for holds, relation, limit in limits:
         if not holds:
-            raise ValueError(f"{name} must be {relation} {limit:g}, got {found:g}")
-    return found
+            raise ValueError(f"{name} must be {relation} {limit:g}, got {converted:g}")
+    return converted
 
 
 def size(name: str, value: object) -> int:
@@ -101,13 +101,13 @@ def integer(name: str, value: object, *, at_least: int, below: int = 2**63) -> i
     """
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"{name} must be an integer, got {shown(value)}")
-    found = int(value)
-    if found < at_least:
-        raise ValueError(f"{name} must be >= {at_least}, got {shown(found)}")
-    if found >= below:
+    converted = int(value)
+    if converted < at_least:
+        raise ValueError(f"{name} must be >= {at_least}, got {shown(converted)}")
+    if converted >= below:
         limit = f"2**{below.bit_length() - 1}" if below.bit_count() == 1 else str(below)
-        raise ValueError(f"{name} must be < {limit}, got {shown(found)}")
-    return found
+        raise ValueError(f"{name} must be < {limit}, got {shown(converted)}")
+    return converted
 
 
 def flag(name: str, value: object) -> bool:
@@ -287,11 +287,11 @@ def as_tensor(x: Any, name: str) -> Any:
 
 def real_array(name: str, value: object) -> NDArray[np.float64]:
     """Return a tensor, an array or a sequence of real numbers as a new array in float64."""
-    given = host_array(name, value) if isinstance(value, Tensor) else value
-    if isinstance(given, np.ndarray) and given.dtype.kind not in "iufO":
-        raise TypeError(f"{name} must be real numbers, got dtype {given.dtype}")
+    array = host_array(name, value) if isinstance(value, Tensor) else value
+    if isinstance(array, np.ndarray) and array.dtype.kind not in "iufO":
+        raise TypeError(f"{name} must be real numbers, got dtype {array.dtype}")
     try:
-        return np.array(given, np.float64)
+        return np.array(array, np.float64)
     except (TypeError, ValueError, OverflowError) as error:
         raise TypeError(f"{name} must be real numbers, got {shown(value)}: {error}") from None
 

@@ -42,7 +42,9 @@ def require_matplotlib() -> None:
         ImportError: If matplotlib is not installed.
     """
     if find_spec("matplotlib") is None:
-        raise ImportError("figures need matplotlib, not installed here: pip install 'shoal[plots]'")
+        raise ImportError(
+            "figures need matplotlib, not installed here: pip install 'shoal-deq[plots]'"
+        )
 
 
 @contextmanager

@@ -6,7 +6,6 @@ import hashlib
 import json
 import math
 import os
-import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -17,16 +16,13 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-# control characters except tabs and ends of lines, and those that turn the direction of text
-_UNSEEN = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-
 
 def write_whole(target: Path, write: Callable[[Path], object]) -> None:
     """Replace a file as a whole: an error or a kill leaves the old one.
 
     Args:
         target: The file.
-        write: Writes a file at the path that it is given, beside the target.
+        write: A function that writes a file at a path, beside the target.
 
     Raises:
         OSError: If it cannot be written; the error names the target.
@@ -140,6 +136,5 @@ def finite(value: Any) -> Any:
 
 
 def json_text(document: Any) -> str:
-    """A JSON document for people, machines and terminals, with a newline at its end."""
-    text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
-    return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n"
+    """A JSON document, with a newline at its end."""
+    return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"

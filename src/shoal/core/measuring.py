@@ -83,9 +83,9 @@ class _Alive(TorchDispatchMode):
     ) -> Any:
         """Run an operation, and count its results."""
         result = func(*args, **(kwargs or {}))
-        given = {storage.data_ptr() for storage in _storages((args, kwargs))}
+        arguments = {storage.data_ptr() for storage in _storages((args, kwargs))}
         for storage in _storages(result):
-            if storage.data_ptr() not in given:  # neither a view nor an operation in place
+            if storage.data_ptr() not in arguments:  # neither a view nor an operation in place
                 self._count(storage)
         return result
 

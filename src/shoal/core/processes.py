@@ -27,9 +27,7 @@ if TYPE_CHECKING:
 Group: TypeAlias = 'ProcessGroup | Literal["auto"] | None'
 _T = TypeVar("_T")
 
-_LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # what torchrun sets
 _ABSENCE = timedelta(seconds=60)  # most time between the first and the last that make a call
-_PIECE = 2**22  # numbers that are gathered at once
 _NOTE = "This happened"  # of errors that all processes have
 _inside: ContextVar[bool] = ContextVar("_inside", default=False)  # of a call that all make
 
@@ -115,7 +113,7 @@ class Processes:
     def sum(self, part: Tensor) -> Tensor:
         """Replace the part of each process by the sum of all, the same to the last bit in all."""
         if self.size > 1:
-            rows = max(1, _PIECE // max(1, part[:1].numel()))
+            rows = max(1, 2**22 // max(1, part[:1].numel()))  # so many numbers at once
             with self._contact():
                 for piece in part.split(rows):
                     piece.copy_(reduce(torch.add, self._gathered(piece)))
@@ -221,7 +219,7 @@ def processes(group: Group = "auto") -> Processes:
         raise TypeError(f"process_group must be a group of processes, got {shown(group)}")
     rank, size = torch.distributed.get_rank(group), torch.distributed.get_world_size(group)
     if rank < 0:
-        raise ValueError("process_group must have this process as a member")
+        raise ValueError("process_group must be a group that contains this process")
     if size == 1:
         return ALONE
     return Processes("auto" if group is torch.distributed.group.WORLD else group, rank, size)
@@ -229,8 +227,8 @@ def processes(group: Group = "auto") -> Processes:
 
 def _default_group() -> "ProcessGroup | None":
     if not torch.distributed.is_initialized():
-        several = all(name in os.environ for name in _LAUNCHED) and os.environ["WORLD_SIZE"] != "1"
-        if not several:
+        variables = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # of torchrun
+        if os.environ.get("WORLD_SIZE") == "1" or not all(name in os.environ for name in variables):
             return None
         # NCCL requires one GPU for each process
         enough = torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))

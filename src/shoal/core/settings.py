@@ -6,7 +6,7 @@ settings they would lose digits, mix devices, or find derivatives of zero.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import wraps
 from threading import Lock
 from typing import Any, ParamSpec, TypeVar
@@ -68,7 +68,8 @@ class _MatrixProducts:
     def __init__(self) -> None:
         self._lock = Lock()
         self._users = 0
-        self._saved: list[tuple[Any, str]] = []  # back ends, and their settings
+        self._word: str | None = None  # one word for all back ends, where there is one
+        self._names: list[tuple[Any, str]] = []  # back ends with less than float32
 
     @contextmanager
     def full(self) -> Iterator[None]:
@@ -76,21 +77,34 @@ class _MatrixProducts:
         with self._lock:
             self._users += 1
             if self._users == 1:
-                backends: Any = torch.backends  # some have no types
-                ends = backends.cuda.matmul, backends.mkldnn.matmul
-                all_ends = [(end, end.fp32_precision) for end in ends]
-                self._saved = [(e, name) for e, name in all_ends if name not in ("none", "ieee")]
-                for end, _ in self._saved:
-                    end.fp32_precision = "ieee"
+                self._set()
         try:
             yield
         finally:
             with self._lock:
                 self._users -= 1
-                for end, name in () if self._users else self._saved:
-                    end.fp32_precision = "none"  # inherited again, if it was
-                    if end.fp32_precision != name:
-                        end.fp32_precision = name
+                if not self._users:
+                    self._restore()
+
+    def _set(self) -> None:
+        backends: Any = torch.backends  # some have no types
+        ends = [(end, end.fp32_precision) for end in (backends.cuda.matmul, backends.mkldnn.matmul)]
+        self._names = [(end, name) for end, name in ends if name not in ("none", "ieee")]
+        self._word = None
+        if self._names:
+            with suppress(RuntimeError):  # back ends were set one by one: there is no word
+                self._word = torch.get_float32_matmul_precision()
+                torch.set_float32_matmul_precision("highest")  # CUDA compares it with its back end
+            for end, _ in self._names:
+                end.fp32_precision = "ieee"
+
+    def _restore(self) -> None:
+        if self._word is not None:
+            torch.set_float32_matmul_precision(self._word)
+        for end, name in self._names:
+            end.fp32_precision = "none"  # inherited again, if it was
+            if end.fp32_precision != name:
+                end.fp32_precision = name
 
 
 _MATRIX_PRODUCTS = _MatrixProducts()

@@ -152,7 +152,7 @@ def make_dataset(
         label: Name of the target.
         task: ``"classification"``, ``"regression"``, or ``None`` to decide by the values.
         columns: Name of the table's column that each feature stands for.
-        notes: Sentences on what was decided before.
+        notes: Sentences on earlier decisions.
         dtype: Dtype of samples and real targets.
     """
     kind = np.uint8 if x.dtype == np.uint8 else np.float64

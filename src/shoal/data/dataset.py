@@ -22,7 +22,7 @@ class Dataset:
         white: Value of a white pixel, if the samples are the bytes of images.
         columns: Name of the table's column that each feature of a vector stands for; empty if
             there is no table.
-        notes: Sentences on what was decided in reading the data.
+        notes: Sentences on decisions made in reading the data.
 
     Raises:
         TypeError: If ``x`` or ``y`` is not a tensor of a supported dtype.

@@ -6,8 +6,9 @@ import os
 import re
 import reprlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -46,11 +47,11 @@ def read_csv(
 
     Args:
         path: File with one sample per row.
-        label: Target column: its name, or its index (negative indices count from the end);
-            ``None`` if there is no target.
-        header: Whether the first row contains column names. By default it does if no cell of the
-            row is a number, or if ``label`` is one of its cells; a first row with numbers is an
-            error that asks.
+        label: Name of the target column, or its index (negative indices count from the end; an
+            index may be text); ``None`` if there is no target.
+        header: Whether the first row contains column names. By default it does if none of its
+            cells is a number, or one is ``label``, which must not be a number; any other first row
+            with numbers is an error that asks.
         sep: Character between cells; by default the one that splits the first rows alike.
         task: ``"classification"`` or ``"regression"``. By default text, and at most 20 whole
             numbers that occur 5 times or more each, are classes; other numbers are real targets.
@@ -89,34 +90,42 @@ def read_csv(
     separator = _separator(text) if sep is None else sep
     rows, lines = _rows(file, text, separator)
     named = _has_header(file, rows, label) if header is None else header
-    names = rows[0] if named else [str(index) for index in range(len(rows[0]))]
-    rows, lines = (rows[1:], lines[1:]) if named else (rows, lines)
+    width, unnamed = len(rows[0]), named and rows[0][0] == ""
+    names = [str(place) for place in range(width)]
+    if named:
+        names = [name or f"column {place}" for place, name in enumerate(rows[0])]
+        rows, lines = rows[1:], lines[1:]
     if not rows:
         raise damaged(file, "at least one sample", "a header alone")
     target = None if label is None else _place(file, names, label, named)
     left_out = {_place(file, names, one, named) for one in items("drop", drop)} - {target}
-    name = {",": "comma", "\t": "tab", " ": "space"}.get(separator, repr(separator))
-    notes = [f"Separator: {name}; {'a' if named else 'no'} header."]
-    columns = [
-        _Column.of(file, title or f"column {place}", cells, lines, separator)
-        for place, (title, cells) in enumerate(zip(names, zip(*rows, strict=True), strict=True))
+    word = {",": "comma", "\t": "tab", " ": "space"}.get(separator, repr(separator))
+    notes = [f"Separator: {word}; {'a' if named else 'no'} header."]
+    columns = {
+        place: _Column(file, names[place], np.array(cells, object), np.array(lines))
+        for place, cells in enumerate(zip(*rows, strict=True))
         if place not in left_out
-    ]
-    if target is not None:
-        target -= sum(place < target for place in left_out)
-    if named and names[0] == "" and 0 not in left_out and target != 0 and columns[0].counts():
+    }
+    if separator != ",":
+        for place, column in columns.items():
+            if column.has_decimal_commas():
+                cells = [cell.replace(",", ".") for cell in column.cells]
+                columns[place] = replace(column, cells=np.array(cells, object))
+                notes.append(f"Column {column.name!r} has decimal commas.")
+    if unnamed and 0 in columns and target != 0 and columns[0].numbers_rows():
         notes.append("The first column has no name and numbers the rows; it is left out.")
-        columns, target = columns[1:], None if target is None else target - 1
-    missing = np.logical_or.reduce([column.missing for column in columns])
+        del columns[0]
+    missing = np.logical_or.reduce([column.missing for column in columns.values()])
     if missing.any():
-        _check_missing(file, columns, missing, drop_missing, target)
+        labels = None if target is None else columns[target]
+        _check_missing(list(columns.values()), missing, labels, drop_missing)
         notes.append(f"{missing.sum()} of {len(rows)} rows have missing values and are left out.")
-        columns = [column.take(~missing) for column in columns]
+        columns = {place: column.take(~missing) for place, column in columns.items()}
     y = None if target is None else columns.pop(target)
     if not columns:
         raise damaged(file, f"columns besides the label, separated by {separator!r}", "none")
     parts, titles = [], list[str]()
-    for column in columns:
+    for column in columns.values():
         part, note = column.features()
         parts.append(part)
         titles += [column.name] * part.shape[1]
@@ -136,81 +145,75 @@ def read_csv(
 
 @dataclass(frozen=True, eq=False)
 class _Column:
-    """A column as text, and as numbers where all its cells are; missing cells are NaN."""
+    """The cells of a column, and the lines that they stand in."""
 
     file: Path
     name: str
     cells: NDArray[Any]
     lines: NDArray[Any]
-    values: NDArray[Any]
-    missing: NDArray[Any]
-    decimal_comma: bool
 
-    @classmethod
-    def of(
-        cls, file: Path, name: str, cells: Sequence[str], lines: Sequence[int], separator: str
-    ) -> "_Column":
-        comma = separator != "," and any("," in cell for cell in cells)
-        if comma := comma and all(
-            _DECIMAL_COMMA.fullmatch(c) or c.lower() in _MISSING for c in cells
-        ):
-            cells = [cell.replace(",", ".") for cell in cells]
-        values = _numbers(cells)
-        missing = np.zeros(len(cells), bool)
-        if not np.isfinite(values).all():
-            missing = np.array([cell.lower() in _MISSING for cell in cells])
-        return cls(file, name, np.array(cells, object), np.array(lines), values, missing, comma)
+    @cached_property
+    def values(self) -> NDArray[Any]:
+        """The numbers; NaN where a cell is none."""
+        return _numbers(self.cells)
+
+    @cached_property
+    def missing(self) -> NDArray[Any]:
+        """Whether each cell is empty, or stands for a missing value."""
+        if np.isfinite(self.values).all():
+            return np.zeros(len(self.cells), bool)
+        return np.array([cell.lower() in _MISSING for cell in self.cells])
 
     def take(self, rows: NDArray[Any]) -> "_Column":
         """Some rows."""
-        names = ("cells", "lines", "values", "missing")
-        return replace(self, **{name: getattr(self, name)[rows] for name in names})
+        return replace(self, cells=self.cells[rows], lines=self.lines[rows])
 
-    def counts(self) -> bool:
-        """Whether it numbers the rows."""
+    def has_decimal_commas(self) -> bool:
+        """Whether its numbers are written like 1,5."""
+        return any("," in cell for cell in self.cells) and all(
+            _DECIMAL_COMMA.fullmatch(cell) or cell.lower() in _MISSING for cell in self.cells
+        )
+
+    def numbers_rows(self) -> bool:
+        """Whether it counts from 0 or 1."""
         return bool((np.diff(self.values) == 1).all()) and self.values[0] in (0, 1)
 
     def features(self) -> tuple[NDArray[Any], list[str]]:
         """The columns of numbers that stand for it, and sentences about them."""
         is_text = ~np.isfinite(self.values)
         if not is_text.any():
-            note = [f"Column {self.name!r} has decimal commas."] if self.decimal_comma else []
-            return self.values[:, None], note
-        self._check_text(is_text)
+            return self.values[:, None], []
+        first = int(is_text.argmax())
+        if not is_text.all():
+            raise self._refusal("numbers and text such as", first)
+        if all(_DATE.fullmatch(cell) for cell in self.cells[:_TRIED]):
+            raise self._refusal("dates or times, such as", first)
         distinct = sorted(set(self.cells))
         if len(distinct) > MOST_CLASSES:
             raise self._refusal(f"{len(distinct)} different texts, such as", 0)
         kept = distinct[1:] if len(distinct) == 2 else distinct
-        parts = [(self.cells == value).astype(float) for value in kept]
         words = f"{', '.join(map(shown, distinct[:3]))}{', ...' if len(distinct) > 3 else ''}"
         words = f"Column {self.name!r} is text with {len(distinct)} values ({words}), one-hot."
-        return np.stack(parts, 1), [words]
+        return np.stack([(self.cells == value).astype(float) for value in kept], 1), [words]
 
     def target(self, task: str | None) -> NDArray[Any]:
         """The target, as numbers or as text."""
         is_text = ~np.isfinite(self.values)
         if not is_text.any():
             return self.values
-        decimal = np.isfinite(self.values) & (self.values != np.round(self.values))
-        if task == "regression" or decimal.any():
-            got = self._shown(int(is_text.argmax()))
+        if task == "regression" or (self.values[~is_text] % 1 != 0).any():
+            got = self.place(int(is_text.argmax()))
             raise damaged(self.file, f"numbers in the target column {self.name!r}", got)
         return self.cells.astype(str)
 
-    def _check_text(self, is_text: NDArray[Any]) -> None:
-        first = int(is_text.argmax())
-        if not is_text.all():
-            raise self._refusal("numbers and text such as", first)
-        if all(_DATE.fullmatch(cell) for cell in self.cells[:_TRIED]):
-            raise self._refusal("dates or times, such as", first)
-
     def _refusal(self, words: str, row: int) -> ValueError:
         return ValueError(
-            f"{self.file}: column {self.name!r} holds {words} {self._shown(row)}: make it numbers, "
+            f"{self.file}: column {self.name!r} holds {words} {self.place(row)}: make it numbers, "
             f"or leave it out with drop={self.name!r}"
         )
 
-    def _shown(self, row: int) -> str:
+    def place(self, row: int) -> str:
+        """A cell and its line, in words."""
         return f"{reprlib.repr(self.cells[row])} in line {self.lines[row]}"
 
 
@@ -218,9 +221,12 @@ def _decoded(path: Path) -> str:
     content = read_bytes(path)
     wide = content[:2] in (b"\xff\xfe", b"\xfe\xff")
     try:
-        return content.decode("utf-16" if wide else "utf-8-sig")
+        text = content.decode("utf-16" if wide else "utf-8-sig")
     except UnicodeDecodeError as error:
         raise damaged(path, "text in UTF-8", f"{error}; save it as 'CSV UTF-8'") from None
+    if "\0" in text:
+        raise damaged(path, "text in UTF-8", "zero bytes; save it as 'CSV UTF-8'")
+    return text
 
 
 def _separator(text: str) -> str:
@@ -253,7 +259,7 @@ def _rows(path: Path, text: str, separator: str) -> tuple[list[list[str]], list[
             if not any(cells):
                 continue
             if rows and len(cells) != len(rows[0]):
-                got = f"{len(cells)} in line {reader.line_num}: mend that line"
+                got = f"{len(cells)} in line {reader.line_num}: mend that line, or line {lines[0]}"
                 wanted = f"{len(rows[0])} cell{'s' * (len(rows[0]) != 1)} in each row"
                 raise damaged(path, f"{wanted} (separator {separator!r})", got)
             rows.append(cells)
@@ -268,7 +274,7 @@ def _rows(path: Path, text: str, separator: str) -> tuple[list[list[str]], list[
 def _has_header(path: Path, rows: list[list[str]], label: str | int | None) -> bool:
     """Whether the first row has names; an error where that is a guess."""
     first = rows[0]
-    if isinstance(label, str) and label in first:
+    if isinstance(label, str) and label in first and not _number_like(label):
         return True
     named = not any(_number_like(cell) for cell in first)
     if named and (len(rows) < 2 or any(_number_like(cell) for row in rows[1:3] for cell in row)):
@@ -285,63 +291,50 @@ def _number_like(cell: str) -> bool:
     return missing or bool(np.isfinite(_numbers([cell.replace(",", ".")])[0]))
 
 
-def _place(path: Path, names: list[str], which: str | int, header: bool) -> int:
+def _place(path: Path, names: list[str], column: str | int, header: bool) -> int:
     """The index of a column, by name or by index."""
-    if isinstance(which, int):
-        if not -len(names) <= which < len(names):
-            raise damaged(path, f"a column with index {which}", f"{len(names)} columns")
-        return which % len(names)
-    if not header:
-        raise ValueError(f"{path}: without a header columns have indices, got {which!r}")
-    if names.count(which) != 1:
+    if isinstance(column, str) and header and names.count(column) == 1:
+        return names.index(column)
+    if isinstance(column, str) and not re.fullmatch(r"-?\d+", column):
+        if not header:
+            raise ValueError(f"{path}: without a header columns have indices, got {column!r}")
         known = ", ".join(map(reprlib.repr, names[:20]))
-        raise damaged(path, f"one column named {which!r}", f"the columns {known}")
-    return names.index(which)
+        raise damaged(path, f"one column named {column!r}", f"the columns {known}")
+    if not -len(names) <= int(column) < len(names):
+        raise damaged(path, f"a column with index {column}", f"{len(names)} columns")
+    return int(column) % len(names)
 
 
-def _numbers(cells: Sequence[str]) -> NDArray[Any]:
+def _numbers(cells: Iterable[str]) -> NDArray[Any]:
     """The numbers in cells; NaN for others."""
-    if not any("_" in cell for cell in cells):  # Python allows 1_000
+
+    def number(cell: str) -> float:
         try:
-            return np.array(cells, dtype=np.float64)
+            return np.nan if "_" in cell else float(cell)  # Python allows 1_000
         except ValueError:
-            pass
-    values = np.full(len(cells), np.nan)
-    for place, cell in enumerate(cells):
-        try:
-            values[place] = np.nan if "_" in cell else float(cell)
-        except ValueError:
-            continue
-    return values
+            return np.nan
+
+    return np.array([number(cell) for cell in cells])
 
 
 def _check_missing(
-    path: Path,
-    columns: list[_Column],
-    missing: NDArray[Any],
-    drop_missing: bool,
-    target: int | None,
+    columns: list[_Column], missing: NDArray[Any], target: _Column | None, drop_missing: bool
 ) -> None:
     """Refuse missing values, unless their rows are to be left out and others remain."""
-    if target is not None and columns[target].missing.all():
-        raise ValueError(f"{path}: the target column {columns[target].name!r} is empty")
-    for column in columns:
-        if column.missing.all():
-            raise ValueError(
-                f"{path}: column {column.name!r} is empty; leave it out with drop={column.name!r}"
-            )
     worst = max(columns, key=lambda column: int(column.missing.sum()))
+    file, remedy = worst.file, f"drop={worst.name!r}"
+    if target is not None and target.missing.all():
+        raise ValueError(f"{file}: the target column {target.name!r} is empty")
+    if worst.missing.all():
+        raise ValueError(f"{file}: column {worst.name!r} is empty; leave it out with {remedy}")
     if not drop_missing:
-        first = worst._shown(int(worst.missing.argmax()))
-        is_target = target is not None and worst is columns[target]
-        drop = "" if is_target else f"the column with drop={worst.name!r}, "
+        first = worst.place(int(worst.missing.argmax()))
         raise ValueError(
-            f"{path}: {missing.sum()} of {len(missing)} rows have missing values, most in column "
-            f"{worst.name!r} ({first}): leave the rows out with drop_missing=True, {drop}or fill "
-            "them in"
+            f"{file}: {missing.sum()} of {len(missing)} rows have missing values, most in column "
+            f"{worst.name!r} ({first}): leave the rows out with drop_missing=True, "
+            f"{'' if worst is target else f'the column with {remedy}, '}or fill them in"
         )
     if missing.all():
         raise ValueError(
-            f"{path}: every row has a missing value; leave out columns, the emptiest with "
-            f"drop={worst.name!r}"
+            f"{file}: every row has a missing value; leave out columns, the emptiest with {remedy}"
         )

@@ -15,7 +15,7 @@ from shoal.equilibrium.verdict import Verdict
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """A solution, and what is known besides.
+    """A solution, and how it was reached.
 
     Attributes:
         solution: The solution.
@@ -101,7 +101,7 @@ def _driven(problem: Problem, solver: Solver, start: Tensor, followed: bool) -> 
         solution = verdict.look(value, z, step)
         if solution is not None:
             if recorder is not None:
-                recorder.learn(problem, solver, start, verdict, step)
+                recorder.learn(problem, solver, start, step if verdict.converged else 0)
             near = near if verdict.reached is None else None
             return Outcome(solution, verdict.converged, verdict.reached, near)
         del near  # whose graph is no longer needed

@@ -100,11 +100,11 @@ def fixed_point(
         check_solver("solver", solver), check_gradient(gradient), check_on_failure(on_failure)
     )
     start = problem.layout.rows(z0).detach().clone()
-    found = options.gradient.solve(problem, start, options)
-    value: Tensor = problem.layout.state(found.value)
+    solution = options.gradient.solve(problem, start, options)
+    value: Tensor = problem.layout.state(solution.value)
     if options.on_failure != "status":
         return value
-    return found.with_value(value, options.log)
+    return solution.with_value(value, options.log)
 
 
 def solve(
@@ -185,7 +185,7 @@ def function_problem(
 def _check_tensors(name: str, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
     """Return tensors that a function can compute with, or say why they are none.
 
-    What is in them is the function's affair, sparse matrices included.
+    Their values and layouts are not checked; sparse matrices are allowed.
     """
     if isinstance(tensors, Tensor) or not isinstance(tensors, Sequence):
         raise TypeError(f"{name} must be a sequence of tensors, got {type(tensors).__name__}")

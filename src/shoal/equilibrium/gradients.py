@@ -1,7 +1,7 @@
 r"""The ways to differentiate a fixed point: each attaches itself to a solution.
 
-Let $z = f(z, \theta)$ and let $w = f(z^*, \theta)$ be one evaluation at the solution, of which
-autograd knows how it depends on $\theta$. Then $dz = (I - J)^{-1} dw$: a cotangent of $z$ becomes
+Let $z = f(z, \theta)$ and let $w = f(z^*, \theta)$ be one evaluation at the solution, whose
+dependence on $\theta$ autograd knows. Then $dz = (I - J)^{-1} dw$: a cotangent of $z$ becomes
 one of $w$ by the adjoint equation $g = v + J^\top g$, a tangent of $w$ one of $z$ by the tangent
 equation $k = dw + J k$. Both are equilibria of maps themselves, so that derivatives of any order
 follow.
@@ -78,11 +78,10 @@ class Gradient(ABC):
     """How the gradient of a fixed point is computed; a custom one is one subclass.
 
     Args:
-        failed: Which gradient samples have whose solve failed, in the forward or in the backward
-            pass, where failures do not raise. ``"best"``: that of the iterate of least residual, of
-            both equations; it is not exact, and bounded as the iterates are. ``"zero"``: none, as
-            if the samples were not there. Where a cell returns NaN for a sample, gradients of
-            weights are NaN, as in any network.
+        failed: Gradient of samples whose forward or backward solve failed, where failures do not
+            raise. ``"best"`` uses the iterates of least residual in both equations; it is not
+            exact, but bounded as the iterates are. ``"zero"`` leaves the samples out. Where a cell
+            returns NaN for a sample, gradients of weights are NaN, as in any network.
     """
 
     failed: str = field(default="best", kw_only=True)
@@ -114,13 +113,13 @@ class Gradient(ABC):
         followed = torch.is_grad_enabled() or in_forward_mode()
         with without_forward_mode():
             outcome = options.solve_forward(problem, start, followed=followed)
-        found = outcome.solution
+        solution = outcome.solution
         if not followed:
-            return found.with_value(found.value.clone())  # which may be one of the inputs
+            return solution.with_value(solution.value.clone())  # which may be one of the inputs
         z = self.attach(outcome, problem, start, options)
         if self.failed == "zero" and not outcome.converged:
-            z = torch.where(found.converged[:, None], z, z.detach())
-        return found.with_value(z)
+            z = torch.where(solution.converged[:, None], z, z.detach())
+        return solution.with_value(z)
 
     def exact(self) -> "Implicit":
         """The implicit gradient, to full accuracy, in place of this one."""
@@ -198,7 +197,7 @@ class Implicit(Gradient):
         return _attached(options.solve_backward(equation), _Theorem(self, options, equation))
 
     def adjoint_solver(self, forward: Solver) -> Solver:
-        """The solver of the backward pass, for that of the forward pass."""
+        """The solver of the backward pass, given the forward solver."""
         solver = forward if self.solver is None else self.solver
         atol = None if self.solver is None else solver.atol
         rtol = solver.rtol if self.rtol is None else self.rtol
@@ -384,48 +383,48 @@ class SolveOptions:
         with without_forward_mode():
             scaled = LinearProblem(equation.near, unit, adjoint=equation.adjoint)
             outcome = drive_through(scaled, self.adjoint_solvers, unit)
-        found = outcome.solution
-        value, residual = found.value, found.residual
+        solution = outcome.solution
+        value, residual = solution.value, solution.residual
         if self.gradient.failed == "zero" and not outcome.converged:
             left: Tensor = torch.linalg.vector_norm(unit, dim=1).to(residual.dtype)
-            value = torch.where(found.converged[:, None], value, 0.0)
-            residual = torch.where(found.converged, residual, left)
+            value = torch.where(solution.converged[:, None], value, 0.0)
+            residual = torch.where(solution.converged, residual, left)
         if size is not None:
             value = value * size
             residual = residual * (size if isinstance(size, float) else size[:, 0])
         if finite is not None:
             value = torch.where(finite, value, right)
             residual = residual.masked_fill(~finite[:, 0], 0.0)
-        if value is not found.value:
-            found = replace(found, value=value, residual=residual)
-            outcome = replace(outcome, solution=found)
-        self.report("backward", found, converged=outcome.converged, tried=self.adjoint_solvers)
+        if value is not solution.value:
+            solution = replace(solution, value=value, residual=residual)
+            outcome = replace(outcome, solution=solution)
+        self.report("backward", solution, converged=outcome.converged, tried=self.adjoint_solvers)
         return outcome
 
     def report(
         self,
         where: str,
-        found: Solution,
+        solution: Solution,
         *,
         converged: bool,
         tried: Sequence[Solver] | None = None,
     ) -> None:
-        """Log an outcome, and raise or warn if there is something to say of it.
+        """Log an outcome, and raise or warn if a sample failed.
 
         Args:
             where: ``"forward"`` or ``"backward"``.
-            found: The outcome.
+            solution: The outcome.
             converged: Whether all samples converged.
             tried: The solvers that were used; ``None`` if another one would not be taken.
         """
-        found = found.on_host()
-        if self.log.keep(where, found, converged=converged):
+        solution = solution.on_host()
+        if self.log.keep(where, solution, converged=converged):
             names = {
                 "forward": "The equilibrium",
                 "backward": "The backward pass of the equilibrium",
             }
             known = None if tried is None else [type(solver).__name__ for solver in tried]
-            handle_failure(found, self.on_failure, names[where], tried=known)
+            handle_failure(solution, self.on_failure, names[where], tried=known)
 
     def exact(self, *, silent: bool) -> "SolveOptions":
         """These options with exact gradients, for measuring a network.
@@ -500,12 +499,12 @@ def _attached(outcome: Outcome, theorem: _Theorem) -> Tensor:
             return z.clone()
         theorem.near = near
     try:
-        found: Tensor = apply(_Attached, value, z, theorem, *tensors)
+        result: Tensor = apply(_Attached, value, z, theorem, *tensors)
     except RuntimeError as error:
         if "INTERNAL ASSERT" not in str(error):  # of a tensor of a transform that is not at work
             raise
         raise TypeError(_HIDDEN) from error
-    return found
+    return result
 
 
 class _Attached(torch.autograd.Function):
@@ -552,8 +551,8 @@ class _Attached(torch.autograd.Function):
         if not is_transformed(tangent) or not any(map(is_followed, (tangent, z, *tensors))):
             equation = theorem.equation(tangent, z, *tensors, adjoint=False)
             _check_same(equation.near.value, value)
-            found: Tensor = theorem.gradient.invert_followed(equation, theorem.options)
-            return found if is_transformed(tangent) else apply(_Final, found)
+            motion: Tensor = theorem.gradient.invert_followed(equation, theorem.options)
+            return motion if is_transformed(tangent) else apply(_Final, motion)
 
         if all(other is None for other in others[2:]):
             raise TypeError(_HIDDEN)
@@ -565,13 +564,13 @@ class _Attached(torch.autograd.Function):
             z: Tensor,
             *ts: Tensor,
         ) -> Tensor:
-            # what is differentiated again must know that the point moves, in both equations
+            # second derivatives depend on the motion of the point, in both equations
             z = apply(_Attached, value, z, theorem, *ts)
             moved = _pushed(theorem.problem, tangents, z, *ts)
             _check_same(moved, tangent, _HIDDEN)
             equation = theorem.equation(moved, z, *ts, adjoint=False)
-            found: Tensor = theorem.gradient.invert_followed(equation, theorem.options)
-            return found
+            motion: Tensor = theorem.gradient.invert_followed(equation, theorem.options)
+            return motion
 
         return below_transform(again, tangent, others[2:], *ctx.saved_tensors)
 
@@ -622,9 +621,8 @@ def _partials(
     assert of is not None
     if is_transformed(near.z, *tensors):
         places = [number for number, t in enumerate(tensors) if t.is_floating_point()]
-        products = of.partials(near.z, tensors, places)(g)
-        found = dict(zip(places, products, strict=True))
-        return [found.get(number) for number in range(len(tensors))]
+        by_place = dict(zip(places, of.partials(near.z, tensors, places)(g), strict=True))
+        return [by_place.get(number) for number in range(len(tensors))]
     wanted = [tensor for tensor, need in zip(tensors, needed, strict=True) if need]
     if isinstance(of, FunctionProblem):
         seen = outside_tensors(near.value, near.z, [near.z, *tensors], since)
@@ -649,5 +647,5 @@ def _pushed(
         raise TypeError(_HIDDEN)
     pull = problem.partials(z, tensors, moving)
     push = torch.func.vjp(pull, torch.zeros_like(z))[1]  # linear, so that any point will do
-    found: Tensor = push(tuple(tangents[number] for number in moving))[0]
-    return found
+    motion: Tensor = push(tuple(tangents[number] for number in moving))[0]
+    return motion

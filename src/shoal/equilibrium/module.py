@@ -124,7 +124,7 @@ class Equilibrium(nn.Module):
         )
         self.batched, self.separable = flag("batched", batched), flag("separable", separable)
         self.warm_start = flag("warm_start", warm_start)
-        self.recorder = Recorder(confirmed=True) if flag("graphs", graphs) else None
+        self.recorder = Recorder() if flag("graphs", graphs) else None
         if self.separable and not self.batched:
             raise ValueError("separable must be False for a state that is one sample, got True")
         self.solution: Solution | None = None
@@ -175,12 +175,12 @@ class Equilibrium(nn.Module):
         if warm:
             start = self._last.instead_of(start)
         with full_precision(start):
-            found = options.gradient.solve(problem, start, options)
+            solution = options.gradient.solve(problem, start, options)
         if warm:
-            self._last.keep(found)
-        state = problem.layout.state(found.value)
-        held = problem.layout.state(found.value.detach())
-        self.solution = found.with_value(held, options.log)
+            self._last.keep(solution)
+        state = problem.layout.state(solution.value)
+        detached = problem.layout.state(solution.value.detach())
+        self.solution = solution.with_value(detached, options.log)
         return state
 
     def problem(self, z0: State, *inputs: Any, **named: Any) -> tuple[FunctionProblem, Tensor]:
@@ -202,7 +202,7 @@ class Equilibrium(nn.Module):
     def problem_at(self, z: State, *inputs: Any, **named: Any) -> tuple[FunctionProblem, Tensor]:
         """The equation near an equilibrium, and that as rows, with its gradient.
 
-        Random numbers are those of the last solve: of the map whose equilibrium it is.
+        Random numbers are the same as in the last solve.
         """
         last = self._last.scope
         with nullcontext() if last is None else last.prepared_again():
@@ -223,7 +223,7 @@ class Equilibrium(nn.Module):
             z0: Where to start.
             inputs: What the cell is called with besides the state.
             cotangent: The derivative of a loss by the state; random by default.
-            seed: Of the random one.
+            seed: Seed of the random cotangent.
             named: Inputs by name.
 
         Example:
@@ -249,12 +249,12 @@ class Equilibrium(nn.Module):
             )
         options = replace(self.options, log=SolveLog(), on_failure="raise")
         exact = replace(options, gradient=options.gradient.exact())
-        found, truth = (
+        gradient, truth = (
             self._gradient(o, z0, inputs, named, cotangent, tensors) for o in (options, exact)
         )
         size = truth.norm()
-        cosine = torch.dot(found, truth) / (found.norm() * size)
-        return GradientError(float((found - truth).norm() / size), float(cosine))
+        cosine = torch.dot(gradient, truth) / (gradient.norm() * size)
+        return GradientError(float((gradient - truth).norm() / size), float(cosine))
 
     def _gradient(
         self,
@@ -272,8 +272,8 @@ class Equilibrium(nn.Module):
         self.solution = before
         pairs = zip(pytree.tree_leaves(state), pytree.tree_leaves(cotangent), strict=True)
         total = torch.stack([(leaf * weight).sum() for leaf, weight in pairs]).sum()
-        found = torch.autograd.grad(total, tensors, allow_unused=True, materialize_grads=True)
-        return torch.cat([gradient.double().flatten() for gradient in found])
+        gradient = torch.autograd.grad(total, tensors, allow_unused=True, materialize_grads=True)
+        return torch.cat([gradient.double().flatten() for gradient in gradient])
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what happened so far: copies start afresh."""
@@ -289,10 +289,10 @@ def _solvers(solver: Solver | Sequence[Solver] | None) -> tuple[Solver, ...]:
     """The methods, or say why they are none."""
     if solver is None:
         return SOLVERS
-    several = (solver,) if isinstance(solver, Solver) else solver
-    if not isinstance(several, Sequence) or isinstance(several, str) or not several:
+    solvers = (solver,) if isinstance(solver, Solver) else solver
+    if not isinstance(solvers, Sequence) or isinstance(solvers, str) or not solvers:
         raise TypeError(f"solver must be a Solver or several, such as Picard(), got {solver!r}")
-    return tuple(check_solver("solver", one) for one in several)
+    return tuple(check_solver("solver", one) for one in solvers)
 
 
 def _for_autocast(

@@ -108,7 +108,7 @@ class NewtonKrylov(Solver):
 
 
 def _least_squares(hessenberg: Tensor, size: Tensor) -> tuple[Tensor, Tensor]:
-    """Solve the small least-squares problems of GMRES; the solutions and what is left over."""
+    """Solve the small least-squares problems of GMRES; the solutions and the residuals."""
     hessenberg = torch.nan_to_num(hessenberg.double())  # one sample's NaN must not stop the others
     right = torch.zeros_like(hessenberg[:, :, 0])
     right[:, 0] = torch.nan_to_num(size.double())

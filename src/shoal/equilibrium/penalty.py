@@ -135,9 +135,9 @@ def subhomogeneity(layer: HasEquilibrium, z: State, *inputs: Any, **named: Any) 
     with full_precision(rows):
         near = problem.linearize(rows)
         value = near.value
-        for name, found in (("z", rows), ("what the layer makes of z", value)):
-            if not (found > 0).all():
-                raise ValueError(f"{name} must be positive, got {found.min().item():.3g} as least")
+        for name, tensor in (("z", rows), ("the layer's value at z", value)):
+            if not (tensor > 0).all():
+                raise ValueError(f"{name} must be positive, got {tensor.min().item():.3g} as least")
         largest = rows.new_zeros(len(rows))
         for index in range(rows.shape[1]):
             unit = torch.zeros_like(rows)

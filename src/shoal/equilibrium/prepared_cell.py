@@ -1,4 +1,4 @@
-"""Cells that do once per solve what does not depend on the state."""
+"""Cells that compute terms independent of the state once per solve."""
 
 from abc import ABC, abstractmethod
 from typing import Any
@@ -10,7 +10,7 @@ from shoal.equilibrium.state import State
 
 
 class PreparedCell(nn.Module, ABC):
-    """A cell in two parts: what is computed once per solve, and the step that is made many times.
+    """A cell in two parts: a preparation, computed once per solve, and a step, made many times.
 
     An :class:`Equilibrium` calls ``prepare`` once for each solve, forward and backward together,
     and ``step`` for each evaluation. Gradients pass through both. Products with inputs and weights
@@ -37,7 +37,7 @@ class PreparedCell(nn.Module, ABC):
 
     @abstractmethod
     def prepare(self, *inputs: Any, **named: Any) -> tuple[Any, ...]:
-        """What ``step`` takes besides the state, of the inputs and the parameters."""
+        """The arguments of ``step`` besides the state, from the inputs and the parameters."""
 
     @abstractmethod
     def step(self, z: State, *prepared: Any) -> State:
@@ -68,17 +68,17 @@ def prepared_inputs(
     leaves = pytree.tree_leaves((inputs, named))
     watched = [t for t in leaves if isinstance(t, Tensor) and not t.is_inference()]
     versions = [version(t) for t in watched]
-    found = cell.prepare(*inputs, **named)
+    prepared = cell.prepare(*inputs, **named)
     if versions != [version(t) for t in watched]:
         raise ValueError(
             "prepare must not change its inputs in place, got a PreparedCell that does; use clone()"
         )
-    if not isinstance(found, tuple):
+    if not isinstance(prepared, tuple):
         raise TypeError(
             "prepare of a PreparedCell must return a tuple, what step takes besides the state, got "
-            f"{type(found).__name__}"
+            f"{type(prepared).__name__}"
         )
-    return found
+    return prepared
 
 
 def _check(cell: PreparedCell) -> None:

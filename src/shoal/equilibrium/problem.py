@@ -89,8 +89,8 @@ class Problem(ABC):
                 together[place] = tensor
             return self.with_tensors(*together).evaluate(z)
 
-        found = torch.func.vjp(value, *(tensors[place] for place in places))
-        pull: Callable[[Tensor], tuple[Tensor, ...]] = found[1]
+        pull: Callable[[Tensor], tuple[Tensor, ...]]
+        pull = torch.func.vjp(value, *(tensors[place] for place in places))[1]
         return pull
 
     def derivative_at(self, z: Tensor) -> Product:
@@ -99,7 +99,7 @@ class Problem(ABC):
             return self.counted(self.linearize(z).push)
 
     def counted(self, product: Product) -> Product:
-        """A product of which each is counted as an evaluation."""
+        """A product that counts each call as an evaluation."""
 
         def call(vector: Tensor) -> Tensor:
             self.evaluations += 1
@@ -142,7 +142,7 @@ class FunctionProblem(Problem):
         self._given: list[Tensor] = []
         for one in (*self.inputs, *self.named.values()):
             for leaf in (one,) if isinstance(one, Tensor) else pytree.tree_leaves(one):
-                if isinstance(leaf, MaskedTensor):  # most operations of which have no derivative
+                if isinstance(leaf, MaskedTensor):  # most of its operations have no derivative
                     raise TypeError(
                         "inputs must be plain tensors, got a MaskedTensor; give its values, and "
                         "the mask as another input"
@@ -216,10 +216,10 @@ class FunctionProblem(Problem):
 
     def with_inputs(self, inputs: Sequence[Tensor]) -> "FunctionProblem":
         """The map with other inputs, and the parameters that its module has."""
-        several = iter(inputs)
+        tensors = iter(inputs)
         other = copy(self)
         other.inputs, other.named = pytree.tree_map_only(
-            Tensor, lambda _: next(several), (self.inputs, self.named)
+            Tensor, lambda _: next(tensors), (self.inputs, self.named)
         )
         return other
 
@@ -328,14 +328,14 @@ def mapped(
     assert problem.of is not None
     of, others = mapped(problem.of, tensors[2:], dims[2:], count)
     right, z = (merged_rows(t, d, count) for t, d in zip(tensors[:2], dims[:2], strict=True))
-    several = LinearProblem(of.linearize(z), right, adjoint=problem.adjoint, of=of)
-    return several, [right, z, *others]
+    copies = LinearProblem(of.linearize(z), right, adjoint=problem.adjoint, of=of)
+    return copies, [right, z, *others]
 
 
 def merged_rows(tensor: Tensor, dim: int | None, count: int) -> Tensor:
     """The rows of all copies, one copy after the other."""
-    several = tensor.expand(count, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
-    return several.reshape(-1, *several.shape[2:])
+    copies = tensor.expand(count, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+    return copies.reshape(-1, *copies.shape[2:])
 
 
 class CallScope:

@@ -1,17 +1,21 @@
 """Whole Picard solves on a GPU, recorded as CUDA graphs, without Python between their steps.
 
-A recording makes as many steps as the last solves took, and one look at the end; what it leaves
-unsolved, the ordinary loop solves. A graph reads tensors by their addresses: inputs are copied to
-where it expects them, and for other shapes, parameters, modes, streams or threads another one is
-recorded. Where a cell is a user's, one ordinary evaluation confirms each result.
+A recording makes as many steps as the last solves took, and looks at the residual once, in the
+end. The ordinary loop solves the problems that it leaves unsolved. A graph reads tensors by their
+addresses: inputs are copied to where it expects them, and other shapes, parameters, modes, streams
+or threads get another recording. Where a cell is a user's, one ordinary evaluation confirms each
+result.
 """
 
+import gc
 import logging
 import math
 import threading
 import warnings
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Hashable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +24,7 @@ from shoal.core.torch_compat import is_transformed
 from shoal.equilibrium.problem import FunctionProblem, Linearization, LinearProblem, Problem
 from shoal.equilibrium.solution import Solution
 from shoal.equilibrium.solver import Solver
-from shoal.equilibrium.verdict import PLAIN, WORSE, Tolerance, Verdict, plain_norms
+from shoal.equilibrium.verdict import PLAIN, WORSE, Tolerance, plain_norms
 
 logger = logging.getLogger(__name__)
 
@@ -31,51 +35,103 @@ _AIM = 0.7  # share of the tolerance that the last iterate shall meet
 _CONFIRMED = 2.0  # times the tolerance: a residual whose rounding is another one
 _capturing = threading.Lock()  # one thread at a time: captures share the random generator
 
+_R = TypeVar("_R")
 
-class Recorder:
-    """The recorded solves of one layer; copies and pickles of it are empty.
 
-    Args:
-        confirmed: Whether an ordinary evaluation confirms each result.
+class Kind(Generic[_R]):
+    """Solves that differ only in numbers: how many steps they take, and their recordings.
+
+    Attributes:
+        steps: The steps of the next recording; 0 before a solve and after one that failed.
     """
 
-    def __init__(self, *, confirmed: bool) -> None:
-        self.confirmed = confirmed
-        self._kinds: dict[Hashable, _Kind] = {}
+    def __init__(self) -> None:
+        self.steps = 0
+        self._recordings: dict[int, _R | None] = {}  # None: could not be recorded
 
-    def __deepcopy__(self, memo: object) -> "Recorder":
-        """Leave the recordings behind."""
-        return Recorder(confirmed=self.confirmed)
+    def learn(self, steps: int) -> None:
+        """Take in how many steps an ordinary solve took."""
+        self.steps = steps if steps <= _LONGEST else 0
 
-    def __getstate__(self) -> dict[str, object]:
+    def update(self, steps: int, first: float, last: float) -> None:
+        """Take in how far off a recorded solve began and ended.
+
+        Fewer steps are taken only if several were in vain, so that few lengths are recorded.
+        """
+        aim, last = steps, max(last, 1e-3)  # below it rounding decides
+        if last < 1 < first < math.inf:
+            aim = max(1, math.ceil(steps * math.log(first / _AIM) / math.log(first / last)))
+        if not steps - 3 < aim <= steps:
+            self.learn(aim)
+
+    def recording(self, record: Callable[[int], _R], most: int) -> _R | None:
+        """A recording of about as many steps as the last solve took.
+
+        Args:
+            record: Makes a recording of so many steps.
+            most: The largest number of steps.
+        """
+        steps = 2 * math.ceil(self.steps / 2)
+        if not 0 < steps <= most or torch.cuda.is_current_stream_capturing():
+            return None
+        if steps not in self._recordings and _capturing.acquire(blocking=False):
+            try:
+                with torch.inference_mode(mode=False), torch.no_grad():
+                    self._recordings[steps] = record(steps)
+            except RuntimeError as error:  # such as an operation that waits for the device
+                logger.info("an equilibrium is solved without CUDA graphs: %s", error)
+                self._recordings = dict.fromkeys(range(_LONGEST + 2))
+            finally:
+                _capturing.release()
+            if len(self._recordings) > _LENGTHS and any(self._recordings.values()):
+                del self._recordings[next(iter(self._recordings))]
+        return self._recordings.get(steps)
+
+
+class Kinds(dict[Hashable, Kind[_R]]):
+    """The kinds of solves of one layer; copies and pickles are empty."""
+
+    def of(self, key: Hashable) -> Kind[_R] | None:
+        """A kind, new or known, if there are not too many."""
+        if key not in self and len(self) < _KINDS:
+            self[key] = Kind()
+        return self.get(key)
+
+    def __reduce__(self) -> tuple[type["Kinds[_R]"], tuple[()]]:
         """Leave the recordings behind."""
-        return {"confirmed": self.confirmed, "_kinds": {}}
+        return Kinds, ()
+
+
+class Recorder:
+    """The recorded solves of one layer."""
+
+    def __init__(self) -> None:
+        self._kinds: Kinds[_Recording] = Kinds()
 
     def solve(
         self, problem: Problem, solver: Solver, start: Tensor, *, followed: bool
     ) -> tuple[Solution, Linearization | None] | None:
         """A solution for all samples, with the map near it if that is wanted; or nothing."""
         kind = self._kinds.get(_key(problem, solver, start)) if start.is_cuda else None
-        recording = None if kind is None else kind.recording(problem, solver, start)
-        if kind is None or recording is None:
+        if kind is None:
             return None
-        solution = recording.run(problem, start, kind)
-        if solution is None:
+        recording = kind.recording(
+            lambda steps: _Recording(problem, solver, start, steps), solver.max_steps
+        )
+        solution = None if recording is None else recording.run(problem, start, kind)
+        if recording is None or solution is None:
             return None
         z, near = solution.value, None
         if followed:
             near = problem.linearize(z.detach().requires_grad_())
-        if self.confirmed:
-            value = problem.evaluate(z) if near is None else near.value.detach()
-            if not recording.confirms(value, z):
-                self._kinds.clear()
-                return None
+        value = problem.evaluate(z) if near is None else near.value.detach()
+        if not recording.confirms(value, z):
+            self._kinds.clear()
+            return None
         return solution, near
 
-    def learn(
-        self, problem: Problem, solver: Solver, start: Tensor, verdict: Verdict, steps: int
-    ) -> None:
-        """Take in how an ordinary solve ended."""
+    def learn(self, problem: Problem, solver: Solver, start: Tensor, steps: int) -> None:
+        """Take in how many steps an ordinary solve took; 0 if it failed."""
         base = _map(problem)
         if not start.is_cuda or start.dtype not in PLAIN or solver.atol:
             return
@@ -83,11 +139,9 @@ class Recorder:
             return
         if is_transformed(start, *base.tensors) or torch.cuda.is_current_stream_capturing():
             return
-        key = _key(problem, solver, start)
-        if key not in self._kinds and len(self._kinds) < _KINDS:
-            self._kinds[key] = _Kind()
-        if key in self._kinds:
-            self._kinds[key].learn(steps if verdict.converged else 0, verdict)
+        kind = self._kinds.of(_key(problem, solver, start))
+        if kind is not None:
+            kind.learn(steps)
 
 
 def _map(problem: Problem) -> Problem:
@@ -109,53 +163,17 @@ def _key(problem: Problem, solver: Solver, z: Tensor) -> Hashable:
         ]
     )
     modes = None if base.module is None else tuple([m.training for m in base.module.modules()])
-    where = threading.get_ident(), torch.cuda.current_stream(z.device).cuda_stream
-    return base is problem, solver, z.shape, z.dtype, tensors, modes, where
+    return base is problem, solver, z.shape, z.dtype, tensors, modes, place(z.device)
+
+
+def place(device: torch.device) -> Hashable:
+    """The thread and the stream that a recording belongs to."""
+    return threading.get_ident(), torch.cuda.current_stream(device).cuda_stream
 
 
 def _stays(tensor: Tensor) -> bool:
     """Whether an input is a weight, which optimizers change in place."""
     return isinstance(tensor, nn.Parameter)
-
-
-class _Kind:
-    """Solves that differ only in numbers: how many steps they take, and their recordings."""
-
-    def __init__(self) -> None:
-        self.steps = 0  # none before a solve, and after one that failed
-        self._recordings: dict[int, _Recording | None] = {}  # None: could not be recorded
-
-    def learn(self, steps: int, verdict: Verdict) -> None:
-        self.steps = self._aim(steps, verdict.initial, verdict.worst)
-
-    def _aim(self, steps: int, first: float, last: float) -> int:
-        """The steps that a solve needs which began and ended so far off."""
-        last = max(last, 1e-3)  # below it rounding decides
-        if steps > 1 and last < 1 < first < math.inf:
-            steps = max(1, math.ceil(steps * math.log(first / _AIM) / math.log(first / last)))
-        return steps if steps <= _LONGEST else 0
-
-    def update(self, steps: int, first: float, last: float) -> None:
-        """Take fewer steps only if several are in vain, so that few lengths are recorded."""
-        aim = self._aim(steps, first, last)
-        self.steps = self.steps if steps - 3 < aim <= steps else aim
-
-    def recording(self, problem: Problem, solver: Solver, z: Tensor) -> "_Recording | None":
-        steps = 2 * math.ceil(self.steps / 2)
-        if not 0 < steps <= solver.max_steps or torch.cuda.is_current_stream_capturing():
-            return None
-        if steps not in self._recordings and _capturing.acquire(blocking=False):
-            try:
-                with torch.inference_mode(mode=False), torch.no_grad():
-                    self._recordings[steps] = _Recording(problem, solver, z, steps)
-            except RuntimeError as error:  # such as an operation that waits for the device
-                logger.info("a cell is evaluated step by step, without a CUDA graph: %s", error)
-                self._recordings = dict.fromkeys(range(_LONGEST + 2))
-            finally:
-                _capturing.release()
-            if len(self._recordings) > _LENGTHS and any(self._recordings.values()):
-                del self._recordings[next(iter(self._recordings))]
-        return self._recordings.get(steps)
 
 
 class _Recording:
@@ -173,17 +191,14 @@ class _Recording:
         self._start, self._point, self._right = (torch.zeros_like(z) for _ in range(3))
         self._lend(problem, z)
 
-        def solve() -> tuple[Tensor, ...]:
+        def solve() -> Solved:
             if not self._adjoint:
-                return _solve(static.evaluate, solver, self._start, steps)
-            pull = static.linearize(self._point).pull
-            return _solve(lambda g: self._right + pull(g), solver, self._start, steps)
+                return solved(static.evaluate, solver, self._start, steps)
+            pull, zero = static.linearize(self._point).pull, self._right.abs().amax(1) == 0
+            return solved(lambda g: self._right + pull(g), solver, self._start, steps, zero)
 
         with torch.cuda.device(z.device):
-            self._graph, results = _captured(solve)
-        self._z, self._residual, self._tolerance, self._numbers = results
-        self._status = torch.zeros_like(self._residual, dtype=torch.int8)
-        self._count = torch.full_like(self._residual, steps, dtype=torch.int32)
+            self._graph, self._solved = captured(solve, watched=True)
 
     def _lend(self, problem: Problem, z: Tensor) -> None:
         """Copy tensors to where the recording reads them."""
@@ -195,29 +210,68 @@ class _Recording:
             self._point.copy_(problem.near.z.detach())
             self._right.copy_(problem.right)
 
-    def run(self, problem: Problem, start: Tensor, kind: _Kind) -> Solution | None:
+    def run(self, problem: Problem, start: Tensor, kind: Kind["_Recording"]) -> Solution | None:
         """The solution, if all samples have one."""
         self._lend(problem, start)
         self._graph.replay()
         problem.evaluations += self.steps + 1
-        z, residual = self._z.clone(), self._residual.clone()
-        least, most, size, first, last = self._numbers.tolist()
-        low, high = PLAIN[z.dtype]
-        if not (low <= least and most <= high and size <= WORSE * least and last <= 1):
-            return None
-        kind.update(self.steps, first, last)
-        return Solution(z, self._status, residual, self._count, self.steps + 1)
+        return self._solved.solution(kind)
 
     def confirms(self, value: Tensor, z: Tensor) -> bool:
         """Whether the map has the value that the recording found."""
         residual = torch.linalg.vector_norm(value - z, dim=1)
-        return float((residual / self._tolerance).max()) <= _CONFIRMED
+        return float((residual / self._solved.tolerance).max()) <= _CONFIRMED
 
 
-def _solve(
-    evaluate: Callable[[Tensor], Tensor], solver: Solver, z: Tensor, steps: int
-) -> tuple[Tensor, ...]:
-    """The iterate after some steps, its residuals, their tolerances, and what a verdict needs."""
+@dataclass(frozen=True, eq=False)
+class Solved:
+    """The results of a recorded solve, which the next replay writes over.
+
+    Attributes:
+        z: The last iterate that was evaluated. shape: (samples, size)
+        residual: Its residuals.
+        tolerance: Their tolerances.
+        numbers: Five numbers for a verdict on all samples.
+        status: Zeros.
+        steps: The number of steps, for each sample.
+        made: The same as a number.
+    """
+
+    z: Tensor
+    residual: Tensor
+    tolerance: Tensor
+    numbers: Tensor
+    status: Tensor
+    steps: Tensor
+    made: int
+
+    def solution(self, kind: Kind[Any]) -> Solution | None:
+        """The solution, if all samples have one; waits for the device."""
+        z, residual = self.z.clone(), self.residual.clone()
+        least, most, size, first, last = self.numbers.tolist()
+        low, high = PLAIN[z.dtype]
+        if not (low <= least and most <= high and size <= WORSE * least and last <= 1):
+            return None
+        kind.update(self.made, first, last)
+        return Solution(z, self.status, residual, self.steps, self.made + 1)
+
+
+def solved(
+    evaluate: Callable[[Tensor], Tensor],
+    solver: Solver,
+    z: Tensor,
+    steps: int,
+    zero: Tensor | None = None,
+) -> Solved:
+    """Picard iterations with one look at the end, as operations on tensors alone.
+
+    Args:
+        evaluate: The map.
+        solver: Its tolerances.
+        z: The start.
+        steps: The number of steps.
+        zero: Samples whose iterates are all zero, if there may be some.
+    """
     value = evaluate(z)
     residual, size = plain_norms(value, z)
     first = torch.maximum(residual, size)
@@ -227,22 +281,31 @@ def _solve(
         z, value = value, evaluate(value)
     residual, size = plain_norms(value, z)
     allowed = tolerance.atol + tolerance.rtol * size
+    if zero is not None:
+        first = first.masked_fill(zero, 1.0)
     last = (residual / allowed).max()
     numbers = torch.stack([first.min(), first.max(), size.max(), begun, last])
-    return z, residual, allowed, numbers
+    status = torch.zeros_like(residual, dtype=torch.int8)
+    count = torch.full_like(residual, steps, dtype=torch.int32)
+    return Solved(z, residual, allowed, numbers, status, count, steps)
 
 
-def _captured(
-    function: Callable[[], tuple[Tensor, ...]],
-) -> tuple[torch.cuda.CUDAGraph, tuple[Tensor, ...]]:
-    """The operations of a function as a graph, and its results."""
+def captured(function: Callable[[], _R], *, watched: bool) -> tuple[torch.cuda.CUDAGraph, _R]:
+    """The operations of a function as a graph, and its results.
+
+    Args:
+        function: The function.
+        watched: Whether it may wait for the device, and must be refused then.
+    """
     graph, here, aside = torch.cuda.CUDAGraph(), torch.cuda.current_stream(), torch.cuda.Stream()
     aside.wait_stream(here)
     with torch.cuda.stream(aside):
-        with _watching_waits() as waits:
+        if watched:
+            _refuse_waits(function)
+        else:
             function()  # once before, as libraries set themselves up
-        if any("synchronizing" in str(warning.message) for warning in waits):
-            raise RuntimeError("the cell waits for the device")
+        collects = gc.isenabled()
+        gc.disable()  # a graph must not be freed while another one is captured
         graph.capture_begin(capture_error_mode="thread_local")
         try:
             results = function()
@@ -251,23 +314,28 @@ def _captured(
                 graph.capture_end()
             _reset()
             raise
-        graph.capture_end()
+        else:
+            graph.capture_end()
+        finally:
+            if collects:
+                gc.enable()
     here.wait_stream(aside)
     return graph, results
 
 
-@contextmanager
-def _watching_waits() -> Iterator[list[warnings.WarningMessage]]:
-    """The warnings of operations that wait for the device, which no graph can hold."""
+def _refuse_waits(function: Callable[[], object]) -> None:
+    """Call a function, and raise if it waits for the device, which no graph can hold."""
     mode = torch.cuda.get_sync_debug_mode()
-    with warnings.catch_warnings(record=True) as found:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("ignore")  # that this mode does not detect all of them
         torch.cuda.set_sync_debug_mode("warn")
         warnings.simplefilter("always")
         try:
-            yield found
+            function()
         finally:
             torch.cuda.set_sync_debug_mode(mode)
+    if any("synchronizing" in str(warning.message) for warning in caught):
+        raise RuntimeError("the cell waits for the device")
 
 
 def _reset() -> None:

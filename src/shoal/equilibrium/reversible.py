@@ -62,7 +62,7 @@ class Reversible(Gradient):
     def solve(self, problem: Problem, start: Tensor, options: SolveOptions) -> Solution:
         """The last iterate of the relaxed iteration, with that iteration's gradient.
 
-        For samples that diverge it is the one of least residual: they rest there.
+        Samples that diverge keep their iterate of least residual.
         """
         if not start.numel():
             return super().solve(problem, start, options)
@@ -97,8 +97,8 @@ def _check_given(problem: Problem, z: Tensor) -> None:
     point, since = z.detach().requires_grad_(), next_operation()
     with torch.enable_grad():
         value = problem.evaluate(point)
-    found = outside_tensors(value, point, problem.tensors, since)
-    if found is None or {*map(id, found)} - {*map(id, problem.tensors)}:
+    tensors = outside_tensors(value, point, problem.tensors, since)
+    if tensors is None or {*map(id, tensors)} - {*map(id, problem.tensors)}:
         raise TypeError(
             "gradient must be Implicit() for a cell that refers to tensors that require gradients "
             "and are neither inputs nor parameters of it, got Reversible(); pass them in `inputs`, "
@@ -121,19 +121,19 @@ def _iterate(
     while True:
         value = problem.evaluate(z)
         due = gradient.steps is None or step in (0, gradient.steps)
-        found = verdict.look(value, z, step) if due else None
-        if found is not None and gradient.steps in (None, step):
+        solution = verdict.look(value, z, step) if due else None
+        if solution is not None and gradient.steps in (None, step):
             break
         y, z = _step(problem, gradient.damping, y, z, value)
         step += 1
     if verdict.reached is None:
-        return y, found, found.steps
+        return y, solution, solution.steps
     y = z = start
     for made in range(int(verdict.reached.amax())):  # again, as samples rest at different steps
         new = _step(problem, gradient.damping, y, z, problem.evaluate(z))
         moving = (verdict.reached > made)[:, None]
         y, z = (torch.where(moving, one, other) for one, other in zip(new, (y, z), strict=True))
-    return y, found, verdict.reached
+    return y, solution, verdict.reached
 
 
 def _step(
@@ -197,7 +197,7 @@ class _Reversed(torch.autograd.Function):
 
 
 class _Backward:
-    """Products with the transposed Jacobian, and what they add to the gradients of tensors."""
+    """Products with the transposed Jacobian, and the gradients of tensors summed up by them."""
 
     def __init__(self, problem: Problem, tensors: Sequence[Tensor], needed: Sequence[bool]) -> None:
         pairs = zip(tensors, needed, strict=True)
@@ -211,30 +211,30 @@ class _Backward:
         with torch.enable_grad():
             value = self.problem.evaluate(point)
         wanted = [leaf for leaf, need in zip(self.leaves, self.needed, strict=True) if need]
-        pulled, *found = torch.autograd.grad(
+        pulled, *gradients = torch.autograd.grad(
             value, [point, *wanted], g, allow_unused=True, materialize_grads=True
         )
-        several = iter(found)
+        gradient = iter(gradients)
         for index, need in enumerate(self.needed):
             if need:
-                total, new = self.totals[index], next(several)
+                total, new = self.totals[index], next(gradient)
                 self.totals[index] = new if total is None else total + new
         return value.detach(), pulled
 
 
 def _judge(options: SolveOptions, arrived: Tensor, start: Tensor, cotangent: Tensor) -> None:
-    """See whether the reversed iteration has found back to its start."""
+    """Report whether the reversed iteration has returned to its start."""
     residual = torch.linalg.vector_norm(arrived - start, dim=1)
     size = torch.linalg.vector_norm(start, dim=1).clamp_min(1.0)
     missed = ~(residual <= _MISSED * size)
     status = torch.where(missed, Status.STAGNATED, Status.CONVERGED).to(torch.int8)
-    found = Solution(
+    solution = Solution(
         cotangent.detach(), status, residual, torch.zeros_like(status, dtype=torch.int32), 0
     )
     if bool(missed.any()):
-        found = replace(
-            found,
-            note="the reversed iteration did not find back to its start, as rounding grows by "
+        solution = replace(
+            solution,
+            note="the reversed iteration did not return to its start, as rounding grows by "
             "1/damping in each step: use fewer steps, more damping, or float64",
         )
-    options.report("backward", found, converged=not found.note)
+    options.report("backward", solution, converged=not solution.note)

@@ -1,4 +1,4 @@
-"""The result of a solve: a status for each sample, its meaning, and what is done about failures."""
+"""The result of a solve: a status for each sample, its meaning, and the response to failures."""
 
 import sys
 import warnings
@@ -81,17 +81,17 @@ def remedies(status: Status, *, tried: Collection[str] | None = (), rounded: boo
     names = [] if tried is None else [name for name in _SOLVERS if name not in tried]
     others = [_SOLVERS[name] for name in names[:1]]
     if status == Status.DIVERGED:
-        several = [_BOUNDED, *others]
+        cures = [_BOUNDED, *others]
     elif status == Status.OUT_OF_STEPS:
-        several = [_STEPS, *others, _BOUNDED, _TOLERANCE]
+        cures = [_STEPS, *others, _BOUNDED, _TOLERANCE]
     else:
-        several = [_TOLERANCE, *others] if rounded else [_BOUNDED, *others, _TOLERANCE]
-    return "; ".join(f"({number}) {text}" for number, text in enumerate(several, 1))
+        cures = [_TOLERANCE, *others] if rounded else [_BOUNDED, *others, _TOLERANCE]
+    return "; ".join(f"({number}) {text}" for number, text in enumerate(cures, 1))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Solution:
-    r"""A fixed point for each sample, or the best that the search for it has found.
+    r"""A fixed point for each sample, or the best iterate.
 
     Attributes:
         value: $z$, of shape (samples, ...); of samples that failed, the iterate of least residual.
@@ -211,7 +211,7 @@ class SolveLog:
     )
     said: Counter[str] = field(default_factory=Counter)
 
-    def keep(self, where: str, found: Solution, *, converged: bool) -> bool:
+    def keep(self, where: str, solution: Solution, *, converged: bool) -> bool:
         """Take an outcome in; returns whether there is something to say of it.
 
         Failures of a kind that is known are said again while more than half of all samples fail,
@@ -219,15 +219,15 @@ class SolveLog:
 
         Args:
             where: ``"forward"`` or ``"backward"``.
-            found: The outcome, without a graph.
+            solution: The outcome, without a graph.
             converged: Whether all samples converged.
         """
-        setattr(self, where, found)
+        setattr(self, where, solution)
         self.solves[where] += 1
-        self.samples[where] += len(found.residual)
+        self.samples[where] += len(solution.residual)
         if converged:
-            return bool(found.note)
-        kinds, known = found.failures, self.failures[where]
+            return bool(solution.note)
+        kinds, known = solution.failures, self.failures[where]
         new = not self.once or any(kind not in known for kind in kinds)
         known.update(kinds)
         often = known.total() > self.samples[where] / 2
@@ -273,10 +273,10 @@ class LastSolution:
             return start
         return last
 
-    def keep(self, found: Solution) -> None:
+    def keep(self, solution: Solution) -> None:
         """Remember a solution; nothing, if a sample has failed or a transform is at work."""
-        forget = is_wrapped(found.value) or bool((found.status != Status.CONVERGED).any())
-        self.value = None if forget else found.value.detach().clone()
+        forget = is_wrapped(solution.value) or bool((solution.status != Status.CONVERGED).any())
+        self.value = None if forget else solution.value.detach().clone()
 
 
 def _rounds(tensor: Tensor) -> bool:
@@ -304,7 +304,7 @@ def handle_failure(
     Args:
         solution: The outcome of a solve.
         on_failure: ``"raise"``, ``"warn"`` or ``"status"`` (the caller looks at the status).
-        what: What was solved, to begin the message.
+        what: Subject of the message.
         tried: The names of the solvers that were used; ``None`` if another one would not be taken.
     """
     converged = bool(solution.converged.all())

@@ -2,8 +2,8 @@
 
 There are two tiers. Each look forms two norms for each sample and reads one number, by how much the
 worst sample misses its tolerance; mostly that falls, or says that all have converged. Where it does
-neither, every fifteenth step, and in the end, the full verdict judges each sample: a function of
-tensors, of what is known and of the step's norms, to what is known then.
+neither, every fifteenth step, and in the end, the full verdict judges each sample. It is a function
+of tensors, which updates the record of each sample by the norms of the step.
 """
 
 import math
@@ -34,7 +34,7 @@ _DRIFTS = (
 
 
 class Known(NamedTuple):
-    """What is known of each sample.
+    """The record of each sample.
 
     Attributes:
         status: A :class:`Status`, or -1 while it runs.
@@ -116,10 +116,10 @@ class Tolerance(NamedTuple):
 def judge(
     known: Known, tolerance: Tolerance, look: Look, end: int, *, before: Tensor | None = None
 ) -> tuple[Known, Tensor]:
-    """The full verdict: what is known after one more step, and by how much running samples miss.
+    """The full verdict: the record after one more step, and by how much running samples miss.
 
     Args:
-        known: What was known before.
+        known: The record before the step.
         tolerance: How far off each sample may be.
         look: The iterate, and its norms.
         end: The last step.
@@ -159,14 +159,12 @@ class Verdict:
         problem: The map, which counts its evaluations.
 
     Attributes:
-        worst: By what factor the worst sample missed its tolerance at the last look.
-        initial: The same at the first look.
         converged: Whether all samples have converged, once it has ended.
         reached: The step that the value of each sample is of, where some have failed.
     """
 
     def __init__(self, solver: Solver, problem: Problem) -> None:
-        self.solver, self.worst, self.initial, self.converged = solver, math.inf, math.inf, False
+        self.solver, self.worst, self.converged = solver, math.inf, False
         self._problem, self._evaluations, self._last_worst = problem, problem.evaluations, math.inf
         self.reached: Tensor | None = None
         self._known: Known | None = None
@@ -193,7 +191,6 @@ class Verdict:
         if not self._any_failed:
             worst = largest(self._tolerance.excess(residual, size))
             if worst <= 1 and not self._is_far(size):
-                self.worst = worst
                 return self._end_together(z, residual, step)
             falls = worst < self.worst and step < self.solver.max_steps
             if falls:
@@ -219,7 +216,7 @@ class Verdict:
                 self._norms = safe_norms
         self._least = least
         self._tolerance = Tolerance.of(self.solver, residual, first, z.dtype)
-        self.initial = self.worst = largest(self._tolerance.excess(residual, size))
+        self.worst = largest(self._tolerance.excess(residual, size))
         if self.solver.atol:
             self._note_vain(residual, size)
         self._start = self._last = Look(z, residual, size, 0)

@@ -1,5 +1,6 @@
 """Modules that may replace a loop, and how they are trained."""
 
+import copy
 import math
 from collections.abc import Callable, Iterator
 from functools import cache, partial
@@ -13,13 +14,16 @@ from shoal.activations import Activation
 from shoal.architectures import Architecture, ConvDEQ, ConvNet, FullyConnected
 from shoal.core.words import counted
 from shoal.designs import design
-from shoal.loops.consistency import LoopModule, consistency_copy
 from shoal.loops.decisions import IGNORED, Decisions
-from shoal.loops.loop import Loop
-from shoal.loops.scores import Outputs, outputs_of, scores_of
+from shoal.loops.distillation import Outputs, outputs_of, scores_of
+from shoal.loops.loop import Loop, LoopModule, rows_of
 from shoal.loops.stopping import rule_for
+from shoal.loops.trace import batch_of, rows_of_inputs
 from shoal.networks import build
 
+_COPY_RATE = 3e-3  # largest learning rate of the copy
+_STATE_WEIGHT = 0.1  # of the error of states, beside that of outputs
+_BLOCK = 512
 _LEARNING_RATE = 0.02  # first one of plain networks, whose weights have unit variance
 _RISK = 0.01  # share of samples that a stop rule may change, at least
 _NO_WEIGHTS = "the loop's functions are no modules with parameters"
@@ -27,34 +31,18 @@ _SHAPES = "it is for vectors and images with one output per sample"
 
 
 class Setting(NamedTuple):
-    """What candidates are made from.
-
-    Attributes:
-        loop: The loop of the original.
-        inputs: Samples to train on.
-        outputs: The original's outputs for them.
-        decisions: How an output is read.
-        labels: Labels in the shape of the decisions; ``None`` if there are none.
-        architecture: Architecture of the original, if it is known.
-        activation: Activation of plain layers.
-        width: Units or channels of plain layers.
-        depths: Numbers of iterations to try.
-        tolerance: Largest loss of a replacement.
-        epochs: Number of passes over the samples.
-        batch_size: Samples per step of training.
-        seed: Seed of weights and batches.
-    """
+    """What candidates are made from."""
 
     loop: Loop
-    inputs: tuple[Any, ...]
-    outputs: Outputs
+    inputs: tuple[Any, ...]  # samples to train on
+    outputs: Outputs  # of the original, for them
     decisions: Decisions
-    labels: Tensor | None
-    architecture: Architecture | None
-    activation: Activation
-    width: int
-    depths: tuple[int, ...]
-    tolerance: float
+    labels: Tensor | None  # in the shape of the decisions
+    architecture: Architecture | None  # of the original, if it is known
+    activation: Activation  # of plain layers
+    width: int  # units or channels of plain layers
+    depths: tuple[int, ...]  # numbers of iterations to try
+    tolerance: float  # largest loss of a replacement
     epochs: int
     batch_size: int
     seed: int
@@ -177,3 +165,70 @@ def _fit(
             loss(net(x[chosen]), y[chosen]).backward()
             optimizer.step()
             schedule.step()
+
+
+def consistency_copy(
+    loop: Loop,
+    inputs: tuple[Any, ...],
+    targets: Tensor,
+    decisions: Decisions,
+    *,
+    depth: int,
+    epochs: int,
+    batch_size: int,
+    seed: int,
+) -> Loop:
+    """Train a copy of a loop for few iterations, in the manner of Lin et al. 2026.
+
+    The copy begins with the loop's own weights. Each of its first ``depth`` states is trained to be
+    the end of the original trajectory, and to give the original's scores, ``targets``.
+    """
+    samples, generator = batch_of(inputs), torch.Generator().manual_seed(seed)
+    ends = _ends(loop, inputs)
+    spread = float((ends - ends.mean(0)).square().mean()) or 1.0
+    student = copy.deepcopy(loop)
+    parameters = [p for module in student.modules for p in module.parameters()]
+    weights = [p.requires_grad_() for p in parameters if p.is_floating_point()]
+    optimizer = torch.optim.Adam(weights, _COPY_RATE)
+    batches = -(-samples // batch_size)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, _COPY_RATE, total_steps=epochs * batches + 1
+    )
+    for _ in range(epochs):
+        for rows in torch.randperm(samples, generator=generator).split(batch_size):
+            here = rows.to(targets.device)
+            state, context = student.begin(*rows_of_inputs(inputs, rows))
+            loss = torch.zeros((), device=targets.device)
+            for n in range(depth):
+                state = student.step(state, context, n)
+                scores = decisions.scores(student.head(state, context))
+                loss = loss + _output_error(scores, targets[here], decisions)
+                apart = (rows_of(state) - ends[here]).square().mean() / spread
+                loss = loss + _STATE_WEIGHT * apart
+            optimizer.zero_grad(set_to_none=True)
+            (loss / depth).backward()
+            torch.nn.utils.clip_grad_norm_(weights, 1.0)
+            optimizer.step()
+            schedule.step()
+    return student
+
+
+@torch.no_grad()
+def _ends(loop: Loop, inputs: tuple[Any, ...]) -> Tensor:
+    """The last states of all samples, one row each."""
+    found = []
+    for rows in torch.arange(batch_of(inputs)).split(_BLOCK):
+        for state in loop.states(*rows_of_inputs(inputs, rows)):
+            last = state
+        found.append(rows_of(last))
+    return torch.cat(found)
+
+
+def _output_error(scores: Tensor, targets: Tensor, decisions: Decisions) -> Tensor:
+    """How far scores are from the original's: cross-entropy of classes, or squared distance."""
+    if decisions.kind == "class":
+        wanted = targets.softmax(-1).flatten(0, -2)
+        return functional.cross_entropy(scores.flatten(0, -2), wanted)
+    if decisions.kind == "sign" and not decisions.threshold:
+        return functional.binary_cross_entropy_with_logits(scores, targets.sigmoid())
+    return (scores - targets).square().mean() / (targets.square().mean() + 1e-30)

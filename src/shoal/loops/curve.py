@@ -11,7 +11,7 @@ from torch import Tensor
 
 from shoal.core.measuring import now
 from shoal.core.torch_compat import pytree
-from shoal.loops.decisions import IGNORED, Decisions, check_known, tensor_of
+from shoal.loops.decisions import IGNORED, Decisions, tensor_of
 from shoal.loops.loop import Loop, rows_of
 
 LONGEST_PERIOD = 16
@@ -70,54 +70,31 @@ class Curve:
 
 @dataclass(eq=False)
 class Recording:
-    """One run of a loop; samples are columns.
+    """One run of a loop; samples are columns, and lists have an entry for each place of the grid.
 
-    Attributes:
-        grid: Numbers of iterations that decisions and qualities are kept of.
-        quality_name: Name of the quality.
-        decisions: Decisions at the grid.
-        quality: Quality of each sample at the grid, with its weight; empty without labels.
-        correct: Whether all decisions of a sample are correct, at the grid.
-        confidence: Mean and least probability of a sample's chosen classes, at the grid.
-        moves: Norm of each change of the output, from the second iteration on.
-        norms: Norm of the output after each iteration.
-        state_norms: Norm of the state after each iteration.
-        first_change: First iteration that changes a decision of a sample; 0 if none does.
-        last_change: Last iteration that changes a decision of a sample; 0 if none does.
-        counted: Decisions that count, all but those with labels that are left out.
-        still: Decisions that have not changed in the second half.
-        recent: The last outputs, in rows.
-        halfway: The output after half of the iterations, in rows.
-        seconds: Time of so many iterations and the output, at the grid.
+    Changes, norms and moves are known of every iteration, not only of those in the grid.
     """
 
     grid: tuple[int, ...]
-    quality_name: str = ""
+    quality_name: str
+    counted: Tensor  # decisions with labels
     decisions: list[Tensor] = field(default_factory=list)
-    quality: list[tuple[Tensor, Tensor]] = field(default_factory=list)
-    correct: list[Tensor] = field(default_factory=list)
-    confidence: list[tuple[Tensor, Tensor]] = field(default_factory=list)
-    moves: list[Tensor] = field(default_factory=list)
-    norms: list[Tensor] = field(default_factory=list)
-    state_norms: list[Tensor] = field(default_factory=list)
-    first_change: Tensor = field(default_factory=lambda: torch.zeros(0))
-    last_change: Tensor = field(default_factory=lambda: torch.zeros(0))
-    counted: Tensor = field(default_factory=lambda: torch.zeros(0))
-    still: Tensor = field(default_factory=lambda: torch.zeros(0))
-    recent: deque[Tensor] = field(default_factory=lambda: deque(maxlen=2 * LONGEST_PERIOD + 1))
-    halfway: Tensor = field(default_factory=lambda: torch.zeros(0))
+    quality: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # with weights of samples
+    correct: list[Tensor] = field(default_factory=list)  # whether all decisions are
+    confidence: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # mean and least
     seconds: list[float] = field(default_factory=list)
+    moves: list[Tensor] = field(default_factory=list)  # norms of changes of the output
+    norms: list[Tensor] = field(default_factory=list)  # of the output
+    state_norms: list[Tensor] = field(default_factory=list)
+    first_change: Tensor = field(default_factory=lambda: torch.zeros(0))  # of a decision; 0: none
+    last_change: Tensor = field(default_factory=lambda: torch.zeros(0))
+    still: Tensor = field(default_factory=lambda: torch.zeros(0))  # no change in the second half
+    recent: deque[Tensor] = field(default_factory=lambda: deque(maxlen=2 * LONGEST_PERIOD + 1))
+    halfway: Tensor = field(default_factory=lambda: torch.zeros(0))  # the output, in rows
 
 
 class Quality:
-    """How good an output is, for each sample: by labels, by targets, or by a score.
-
-    Args:
-        decisions: The decisions of the output.
-        y: Labels; real targets where decisions are values.
-        score: A function of the output with one number per sample, larger where it is better.
-        like: Decisions of the samples.
-    """
+    """How good an output is, for each sample: by labels, by real targets, or by a score."""
 
     def __init__(
         self,
@@ -128,15 +105,17 @@ class Quality:
     ) -> None:
         self.decisions, self.score = decisions, score
         self.labels = None if y is None else decisions.labels(y, like)
-        if self.labels is not None:
-            check_known(self.labels, decisions)
         self.known = score is not None or y is not None
         self.classes = self.labels is not None and decisions.kind != "value"
         targets = "explained variance" if score is None else "score"
         self.name = "accuracy" if self.classes else targets
+        self.counted = torch.ones(like.shape[:2], dtype=torch.bool, device=like.device)
+        if self.labels is not None and self.classes:
+            self.counted &= self.labels != IGNORED
 
     def __call__(self, output: Any, found: Tensor) -> tuple[Tensor, Tensor]:
         """Return the quality of each sample, and its weight in the mean."""
+        ones = torch.ones(len(found), dtype=torch.float64, device=found.device)
         if self.score is not None:
             values = self.score(output)
             if not isinstance(values, Tensor) or values.shape != (len(found),):
@@ -144,27 +123,20 @@ class Quality:
                 raise ValueError(
                     f"score must return one number per sample, {(len(found),)}, got {got}"
                 )
-            return values.double(), torch.ones(len(found), dtype=torch.float64)
+            return values.double(), ones
         assert self.labels is not None
         if self.classes:
-            weights = self.counted(found).double()
+            weights = self.counted.double()
             right = (found == self.labels).double() * weights
             return right.sum(1) / weights.sum(1).clamp_min(1), weights.sum(1)
         target = self.labels.double()
         spread = (target - target.mean(0)).square().sum((1, 2)).mean().clamp_min(1e-300)
         lost = (found.double() - target).square().sum((1, 2)) / spread
-        return 1 - lost.nan_to_num(math.inf), torch.ones(len(found), dtype=torch.float64)
-
-    def counted(self, found: Tensor) -> Tensor:
-        """Return which decisions count."""
-        every = torch.ones(found.shape[:2], dtype=torch.bool, device=found.device)
-        return every & (self.labels != IGNORED) if self.classes else every
+        return 1 - lost.nan_to_num(math.inf), ones
 
     def all_correct(self, found: Tensor) -> Tensor:
         """Return for which samples all decisions are correct."""
-        assert self.labels is not None
-        correct: Tensor = ((found == self.labels) | (self.labels == IGNORED)).all(1)
-        return correct
+        return ((found == self.labels) | ~self.counted).all(1)
 
 
 def grid_of(trained: int | None, most: int) -> tuple[int, ...]:
@@ -180,16 +152,15 @@ def record(
     inputs: tuple[Any, ...],
     grid: tuple[int, ...],
     decisions: Decisions,
-    make_quality: Callable[[Tensor], Quality],
+    quality: Quality,
 ) -> Recording:
     """Run a loop once, as far as the grid goes, and record what its output does."""
-    run = Recording(grid)
+    run = Recording(grid, quality.name, counted=quality.counted)
     device = _device(inputs, loop)
     began = now(device)
     state, context = loop.begin(*inputs)
     stepping = now(device) - began
     before: Tensor | None = None
-    quality: Quality | None = None
     for n in range(1, grid[-1] + 1):
         began = now(device)
         state = loop.step(state, context, n - 1)
@@ -199,9 +170,6 @@ def record(
         reading = now(device) - began
         found = decisions(output)
         rows = some_entries(output)
-        if quality is None:
-            quality = make_quality(found)
-            run.counted, run.quality_name = quality.counted(found), quality.name
         _note_changes(run, before, found, decisions, n)
         if run.recent:
             run.moves.append(torch.linalg.vector_norm(rows - run.recent[-1], dim=1))
@@ -250,7 +218,7 @@ def _note_changes(
 
 
 def _confidence(decisions: Decisions, output: Any) -> tuple[Tensor, Tensor]:
-    """The mean and the least probability of what is chosen, for each sample."""
+    """The mean and the least probability of the chosen classes, for each sample."""
     scores = decisions.scores(output).double()
     if decisions.kind == "class":
         chosen = scores.softmax(-1).amax(-1)
@@ -263,15 +231,7 @@ def _confidence(decisions: Decisions, output: Any) -> tuple[Tensor, Tensor]:
 def curve_of(
     run: Recording, reference: Tensor, trained: int, decisions: Decisions, counted: Tensor
 ) -> Curve:
-    """The curve of a recording.
-
-    Args:
-        run: The recording.
-        reference: Decisions of the model as it runs.
-        trained: Number of iterations that the model runs, or the largest.
-        decisions: How decisions agree.
-        counted: Which samples count.
-    """
+    """The curve of a recording, beside the decisions of the model as it runs."""
     mask = run.counted[counted]
     same = [decisions.same(one, reference)[counted] for one in run.decisions]
     last = [(decisions.same(one, run.decisions[-1]) & run.still)[counted] for one in run.decisions]
@@ -315,10 +275,6 @@ def share(each: Tensor, weights: Tensor) -> Share:
 
     Decisions of one sample depend on one another. The interval is that of as many independent ones
     as have the variance of the mean over samples, at least one per sample.
-
-    Args:
-        each: Share of each sample.
-        weights: Number of decisions of each sample.
     """
     total, samples = float(weights.sum()), len(each)
     if not total:

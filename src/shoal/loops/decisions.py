@@ -111,7 +111,7 @@ class Decisions:
 
     @property
     def words(self) -> str:
-        """What is decided, as a noun phrase."""
+        """The decision as a noun phrase."""
         if self.custom is not None:
             return "the given decision"
         axis = "the last axis" if self.axis == -1 else f"axis {self.axis}"
@@ -194,14 +194,8 @@ def check_classes(y: Tensor, count: int) -> None:
         )
 
 
-def check_known(labels: Tensor, decisions: Decisions) -> None:
-    """Refuse labels that are all to be ignored."""
-    if decisions.kind != "value" and bool((labels == IGNORED).all()):
-        raise ValueError(f"y must have labels besides {IGNORED}, got no others")
-
-
 def _kind(logits: Tensor, y: Tensor | None) -> tuple[Kind, int]:
-    """What an output is, by its shape and that of the labels."""
+    """The kind of an output and the axis of its classes, by its shape and the labels'."""
     axis = _axis(logits, y)
     if y is not None and y.numel() == logits.numel():
         return ("sign" if _two_values(y) else "value"), -1

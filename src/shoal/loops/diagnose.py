@@ -2,7 +2,6 @@
 
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,14 +12,13 @@ from shoal.core.checks import integer, real
 from shoal.core.exceptions import ConvergenceWarning
 from shoal.core.settings import in_standard_settings
 from shoal.core.torch_compat import pytree
-from shoal.loops.behavior import behaviors
 from shoal.loops.curve import Quality, curve_of, grid_of, record, some_entries
 from shoal.loops.decisions import Decision, Decisions, decisions_of, scale_of
-from shoal.loops.diagnosis import Diagnosis, SampleDiagnosis, trials_of, verdict_of
+from shoal.loops.diagnosis import Diagnosis, SampleDiagnosis
 from shoal.loops.equilibrium import EquilibriumReport, equilibrium_of
 from shoal.loops.find import find_loop, mixes
 from shoal.loops.loop import Loop
-from shoal.loops.verdict import choose
+from shoal.loops.verdict import behaviors, choose_by_agreement, choose_by_quality
 from shoal.networks.equilibrium import EquilibriumNetwork
 from shoal.networks.modules import evaluating
 
@@ -45,7 +43,7 @@ def diagnose(
     """Measure how many iterations a loop needs, and whether more of them help or hurt.
 
     The loop runs to 16 times the count that the model was trained with. After each recorded count,
-    the decisions are compared with those of the trained count and of the long run, and with labels
+    the decisions are compared with the trained count and with the long run, and with labels
     or a score if given. The model runs in evaluation mode and is not modified. Some tens of samples
     are enough.
 
@@ -101,25 +99,16 @@ def diagnose(
             _refuse_random_steps(loop, inputs)
             own = _own_output(model, loop, inputs, trained or min(_LOOKED, most), seed)
             decisions = decisions_of(own, y, decision=decision, tolerance=tolerance)
-            measured = _Measured(loop, inputs, trained, most, decisions, y, score, own, seed)
-            found = measured.diagnosis(type(model).__name__, training=training)
-            wanted = loop.solves if equilibrium is None else equilibrium
-            if wanted and not loop.uses_step and (loop.solves or found.behavior == "converges"):
-                found = replace(found, equilibrium=measured.equilibrium())
-            elif wanted:
-                why = "step index" if loop.uses_step else f"output, which {found.behavior}"
-                note = f"no equilibrium was looked for because of the {why}"
-                found = replace(found, notes=(*found.notes, note))
-    found = replace(found, tried=trials_of(found))
-    return replace(found, verdict=verdict_of(found))
+            quality = Quality(decisions, y, score, decisions(own))
+            measured = _Measured(loop, inputs, trained, most, decisions, quality, own, seed)
+            return measured.diagnosis(type(model).__name__, equilibrium, training=training)
 
 
 class _Measured:
-    """A recording of a loop, and what is made of it.
+    """A recording of a loop, and its evaluation.
 
-    Attributes:
-        counted: Samples with a finite output after the first iteration.
-        reference: Decisions of the model as it runs.
+    ``counted`` are samples with a finite output after the first iteration, ``reference`` the
+    decisions of the model as it runs.
     """
 
     def __init__(
@@ -129,16 +118,15 @@ class _Measured:
         trained: int | None,
         most: int,
         decisions: Decisions,
-        y: Tensor | None,
-        score: Callable[[Any], Tensor] | None,
+        quality: Quality,
         own: Any,
         seed: int,
     ) -> None:
         self.loop, self.inputs, self.trained, self.seed = loop, inputs, trained, seed
-        self.decisions, self.y, self.score = decisions, y, score
+        self.decisions, self.quality = decisions, quality
         self.scale = scale_of(some_entries(own))
         torch.manual_seed(seed)
-        self.run = record(loop, inputs, grid_of(trained, most), decisions, self._quality)
+        self.run = record(loop, inputs, grid_of(trained, most), decisions, quality)
         self.counted = self.run.norms[0].isfinite()
         if not bool(self.counted.any()):
             raise ValueError("inputs must have samples with finite outputs, got none after 1 step")
@@ -148,11 +136,8 @@ class _Measured:
             place = -1 if trained is None else self.run.grid.index(trained)
             self.reference = self.run.decisions[place]
 
-    def _quality(self, found: Tensor) -> Quality:
-        return Quality(self.decisions, self.y, self.score, found)
-
-    def diagnosis(self, name: str, *, training: bool) -> Diagnosis:
-        """The diagnosis, without trials, verdict and equilibrium."""
+    def diagnosis(self, name: str, equilibrium: bool | None, *, training: bool) -> Diagnosis:
+        """The diagnosis, with the equilibrium if it is wanted and the output converges."""
         run, counted, starts = self.run, self.counted, self._start_agreement()
         several = behaviors(run, self.scale)
         names = [name for (name, _), one in zip(several, counted.tolist(), strict=True) if one]
@@ -160,15 +145,23 @@ class _Measured:
         longest = self.trained or run.grid[-1]
         curve = curve_of(run, self.reference, longest, self.decisions, counted)
         converging = names.count("converges") / len(names)
-        choice = choose(
-            curve, run, self.trained, counted.cpu(), converging=converging, alike=starts
-        )
+        if run.quality:
+            choice = choose_by_quality(curve, run, self.trained, counted)
+        else:
+            choice = choose_by_agreement(curve, self.trained, converging=converging, starts=starts)
         notes = ["the model was in training mode, and was measured in evaluation mode"] * training
+        notes += self._notes(starts)
+        report = None
+        if self.loop.solves if equilibrium is None else equilibrium:
+            if self.loop.uses_step or not (self.loop.solves or behavior == "converges"):
+                why = "step index" if self.loop.uses_step else f"output, which {behavior}"
+                notes.append(f"no equilibrium was looked for because of the {why}")
+            else:
+                report = self.equilibrium()
         return Diagnosis(
             model=name, loop=self.loop, trained=self.trained, behavior=behavior, curve=curve,
-            stop_at=choice.stop_at, loop_matters=choice.loop_matters, running_on=choice.running_on,
-            samples=self._samples(several, choice.stop_at), decided=self.decisions.words,
-            tried=(), verdict="", equilibrium=None, notes=(*notes, *self._notes(starts)),
+            **choice._asdict(), samples=self._samples(several, choice.stop_at),
+            decided=self.decisions.words, equilibrium=report, notes=tuple(notes),
         )  # fmt: skip
 
     def equilibrium(self) -> EquilibriumReport:
@@ -185,10 +178,9 @@ class _Measured:
         found = self.decisions(output)
         same = self.decisions.same(found, self.reference)[self.counted]
         agreement = float(same[self.run.counted[self.counted]].double().mean())
-        quality = self._quality(found)
-        if not quality.known:
+        if not self.quality.known:
             return None, agreement
-        values, weights = (one[self.counted].cpu() for one in quality(output, found))
+        values, weights = (one[self.counted].cpu() for one in self.quality(output, found))
         return float((values * weights).sum() / weights.sum()), agreement
 
     def _start_agreement(self) -> float | None:
@@ -282,3 +274,51 @@ def _refuse_random_steps(loop: Loop, inputs: tuple[Any, ...]) -> None:
 def _is_certified(module: Module) -> bool:
     """Whether a module is a network with a loop that provably contracts."""
     return isinstance(module, EquilibriumNetwork) and module.well_posedness().contraction
+
+
+class LoopMeasures:
+    """Numbers of a loop with the present weights, such as for ``Watch(..., also=...)``.
+
+    Each call runs the loop to twice its trained count. It returns ``"iterations"``, the mean number
+    of iterations up to the last that changes a decision of a sample; ``"agreement"`` of the
+    decisions after the trained count and after twice as many; and ``"growth"`` of the state between
+    the two.
+
+    Args:
+        loop: The loop; that of :func:`find_loop` follows the weights of its model.
+        inputs: The model's inputs; by default the loop's own batch.
+        decision: How the output is read, as for :func:`diagnose`.
+
+    Example:
+        >>> import torch, shoal
+        >>> u = torch.linspace(-1, 1, 5, dtype=torch.float64)[:, None]
+        >>> loop = shoal.Loop(lambda z, u: -0.5 * z + u, torch.zeros_like(u), u, steps=8)
+        >>> shoal.loops.LoopMeasures(loop)()["agreement"]
+        1.0
+    """
+
+    def __init__(self, loop: Loop, *inputs: Any, decision: Decision | None = None) -> None:
+        if loop.steps is None:
+            raise ValueError("loop must have a known number of steps, got steps=None")
+        self.loop, self.inputs, self.decision = loop, inputs, decision
+        self.steps = loop.steps
+
+    @torch.no_grad()
+    def __call__(self) -> dict[str, float]:
+        """Run the loop to twice its count."""
+        most = min(2 * self.steps, self.loop.max_steps or 2 * self.steps)
+        with evaluating(torch.nn.ModuleList(self.loop.modules)), torch.random.fork_rng():
+            torch.manual_seed(0)
+            output = self.loop.run(*self.inputs, steps=self.steps)
+            decisions = decisions_of(output, decision=self.decision)
+            torch.manual_seed(0)
+            run = record(
+                *(self.loop, self.inputs, (self.steps, most), decisions),
+                Quality(decisions, None, None, decisions(output)),
+            )
+        same = decisions.same(run.decisions[0], run.decisions[-1])
+        return {
+            "iterations": float(run.last_change.clamp_min(1).double().mean()),
+            "agreement": float(same.double().mean()),
+            "growth": float((run.state_norms[-1] / run.state_norms[self.steps - 1]).median()),
+        }

@@ -45,10 +45,10 @@ class Trial(NamedTuple):
     """A way to run the loop, followed on these samples.
 
     Attributes:
-        name: What was run.
+        name: Name of the run.
         steps: Number of iterations, or evaluations of a solver.
         accuracy: Share of correct decisions, explained variance or mean score; ``None`` if unknown.
-        agreement: Share of decisions that are those of the model as it runs.
+        agreement: Share of decisions that agree with the model as it runs.
         seconds: Time for all samples.
     """
 
@@ -75,10 +75,8 @@ class Diagnosis:
             ``"changes nothing"`` or ``"unknown"``.
         stop_at: Number of iterations to run; by labels if there are any, else by agreement with the
             trained count. ``None`` if nothing is settled and no count is known.
-        verdict: The answer in a sentence.
         curve: The output against iterations.
         samples: What each sample does.
-        tried: Ways to run the loop, beside one another.
         decided: What a decision is.
         equilibrium: Equilibria, Jacobian, solvers and gradients; ``None`` if not measured.
         notes: What else to know.
@@ -91,13 +89,70 @@ class Diagnosis:
     loop_matters: Matters
     running_on: RunningOn
     stop_at: int | None
-    verdict: str
     curve: Curve
     samples: tuple[SampleDiagnosis, ...]
-    tried: tuple[Trial, ...]
     decided: str
     equilibrium: EquilibriumReport | None
     notes: tuple[str, ...]
+
+    @property
+    def tried(self) -> tuple[Trial, ...]:
+        """One iteration, the trained count, ``stop_at``, the long run, and solvers if measured."""
+        curve = self.curve
+        names = {1: "1 iteration", curve.steps[-1]: counted(curve.steps[-1], "iteration")}
+        if self.stop_at is not None:
+            names[self.stop_at] = counted(self.stop_at, "iteration")
+        if self.trained is not None:
+            names[self.trained] = f"{counted(self.trained, 'iteration')}, the trained count"
+        runs = [
+            Trial(
+                name, steps, None if curve.accuracy is None else curve.accuracy[k].value,
+                curve.agreement[k].value, curve.seconds[k],
+            )
+            for steps, name in sorted(names.items()) if (k := curve.at(steps)) >= 0
+        ]  # fmt: skip
+        solvers = () if self.equilibrium is None else self.equilibrium.solvers
+        runs += [
+            Trial(f"equilibrium by {c.name}", c.evaluations, c.accuracy, c.agreement, c.seconds)
+            for c in solvers
+        ]
+        return tuple(runs)
+
+    @property
+    def verdict(self) -> str:
+        """The answer in a sentence."""
+        curve, stop, last = self.curve, self.stop_at, self.curve.steps[-1]
+        grows = f", while its state grows {self.growth:.2g}-fold" if self.growth > _GROWN else ""
+        output = f"the output {self.behavior}{grows}"
+        if stop is None:
+            return (
+                f"Nothing says where to stop: {output}, and its decisions still change after "
+                f"{counted(last, 'iteration')}; labels or the trained count (steps=) would tell."
+            )
+        run = f"Run {counted(stop, 'iteration')}"
+        if self.trained is not None and stop != self.trained:
+            run += f" instead of {self.trained}"
+        counts = sorted({n for n in (stop, 1, self.trained, last) if n is not None})
+        if curve.accuracy is not None:
+            numbers = ", ".join(
+                f"{_number(curve, curve.accuracy[curve.at(n)].value)} after {n}" for n in counts
+            )
+            facts = f"{curve.quality} is {numbers}"
+        else:
+            column = curve.settled if self.trained is None else curve.agreement
+            whole = "the long run" if self.trained is None else "the model as it runs"
+            numbers = ", ".join(
+                f"{column[curve.at(n)].value:.1%} after {n}" for n in counts if n != self.trained
+            )
+            facts = f"agreement with {whole} is {numbers}"
+        if self.loop.solves and self.equilibrium is not None:
+            missing = len(self.samples) - self.equilibrium.solved
+            if missing:
+                output += f"; no equilibrium was found for {counted(missing, 'sample')}"
+        tellers = "decisions without labels" if curve.accuracy is None else "these samples"
+        no_loop = "; one iteration is as good within a point" if self.loop_matters == "no" else ""
+        on = "" if last == self.trained else "; " + _RUNNING[self.running_on].format(tellers)
+        return f"{run}: {facts}{no_loop}{on}; {output}."
 
     @property
     def behaviors(self) -> dict[str, int]:
@@ -186,65 +241,6 @@ class Diagnosis:
         axes.grid(color="#e4e4e4", linewidth=0.6)
         axes.set_axisbelow(True)
         return figure
-
-
-def trials_of(found: Diagnosis) -> tuple[Trial, ...]:
-    """One iteration, the trained count, the advised count and the long run."""
-    curve = found.curve
-    names = {1: "1 iteration", curve.steps[-1]: counted(curve.steps[-1], "iteration")}
-    if found.stop_at is not None:
-        names[found.stop_at] = counted(found.stop_at, "iteration")
-    if found.trained is not None:
-        names[found.trained] = f"{counted(found.trained, 'iteration')}, the trained count"
-    runs = [
-        Trial(
-            name, steps, None if curve.accuracy is None else curve.accuracy[k].value,
-            curve.agreement[k].value, curve.seconds[k],
-        )
-        for steps, name in sorted(names.items()) if (k := curve.at(steps)) >= 0
-    ]  # fmt: skip
-    solvers = () if found.equilibrium is None else found.equilibrium.solvers
-    runs += [
-        Trial(f"equilibrium by {c.name}", c.evaluations, c.accuracy, c.agreement, c.seconds)
-        for c in solvers
-    ]
-    return tuple(runs)
-
-
-def verdict_of(found: Diagnosis) -> str:
-    """The answer in a sentence."""
-    curve, stop, last = found.curve, found.stop_at, found.curve.steps[-1]
-    grows = f", while its state grows {found.growth:.2g}-fold" if found.growth > _GROWN else ""
-    output = f"the output {found.behavior}{grows}"
-    if stop is None:
-        return (
-            f"Nothing says where to stop: {output}, and its decisions still change after "
-            f"{counted(last, 'iteration')}; labels or the trained count (steps=) would tell."
-        )
-    run = f"Run {counted(stop, 'iteration')}"
-    if found.trained is not None and stop != found.trained:
-        run += f" instead of {found.trained}"
-    counts = sorted({n for n in (stop, 1, found.trained, last) if n is not None})
-    if curve.accuracy is not None:
-        numbers = ", ".join(
-            f"{_number(curve, curve.accuracy[curve.at(n)].value)} after {n}" for n in counts
-        )
-        facts = f"{curve.quality} is {numbers}"
-    else:
-        column = curve.settled if found.trained is None else curve.agreement
-        whole = "the long run" if found.trained is None else "the model as it runs"
-        numbers = ", ".join(
-            f"{column[curve.at(n)].value:.1%} after {n}" for n in counts if n != found.trained
-        )
-        facts = f"agreement with {whole} is {numbers}"
-    if found.loop.solves and found.equilibrium is not None:
-        missing = len(found.samples) - found.equilibrium.solved
-        if missing:
-            output += f"; no equilibrium was found for {counted(missing, 'sample')}"
-    tellers = "decisions without labels" if curve.accuracy is None else "these samples"
-    no_loop = "; one iteration is as good within a point" if found.loop_matters == "no" else ""
-    on = "" if last == found.trained else "; " + _RUNNING[found.running_on].format(tellers)
-    return f"{run}: {facts}{no_loop}{on}; {output}."
 
 
 def _number(curve: Curve, value: float, lowest: float | None = None) -> str:

@@ -12,19 +12,17 @@ from torch.nn import Module
 
 from shoal.activations import Activation, ReLU
 from shoal.architectures import Architecture, ConvDEQ, ImplicitArchitecture
-from shoal.core.checks import instance, integer, items, real, seeded
+from shoal.core.checks import integer, items, real, seeded
 from shoal.core.measuring import best_times, peak_memory, timed
 from shoal.core.settings import in_standard_settings
 from shoal.core.torch_compat import pytree
 from shoal.loops.candidates import Setting, candidates
-from shoal.loops.consistency import LoopModule
-from shoal.loops.decisions import Decision, Decisions, check_classes, check_known, decisions_of
-from shoal.loops.distillation import Distillation, Measured
+from shoal.loops.decisions import Decision, check_classes, decisions_of
+from shoal.loops.distillation import Distillation, Measured, Outputs, outputs_of, scores_of
 from shoal.loops.find import find_loop
-from shoal.loops.loop import Loop, rows_of
-from shoal.loops.scores import Outputs, outputs_of, scores_of
+from shoal.loops.loop import Loop, LoopModule, rows_of
 from shoal.loops.stopping import check_decided, check_loop
-from shoal.loops.trace import batch_of, rows_of_inputs
+from shoal.loops.trace import batch_of, first_samples, rows_of_inputs
 from shoal.networks import Network
 from shoal.networks.modules import evaluating
 
@@ -65,7 +63,7 @@ def distill(
         model: A module with a loop, or a loop.
         x: Inputs: a tensor of any dtype, with samples in its first dimension, or a tuple of the
             model's arguments.
-        y: Labels, per sample or per decision: classes, of which -100 is ignored, or real targets.
+        y: Labels, per sample or per decision: classes, with -100 ignored, or real targets.
         held_out: Share of samples to hold out of fitting, or separate samples, ``(x, y)``. If the
             model was trained on ``x``, pass separate ones, since it may have memorized ``x``.
         tolerance: Largest loss of accuracy, by default 0.003; without labels, the largest share of
@@ -102,23 +100,32 @@ def distill(
     given = items("depths", depths, "a collection of numbers of iterations")
     counts = tuple(integer("depths", one, at_least=1) for one in given)
     (inputs, y, rows), (held, y_held, rows_held) = _split(x, y, held_out, seed)
-    loop, module = _loop_and_module(model, inputs)
-    counts = tuple(sorted({one for one in counts if one < module_steps(loop)}))
+    loop = model if isinstance(model, Loop) else find_loop(model, *first_samples(inputs, _TRACED))
+    check_loop(loop)
+    if loop.steps is None:
+        raise ValueError(
+            "model must be a loop with a known number of iterations: pass steps= to Loop"
+        )
+    module = LoopModule(loop, loop.steps) if isinstance(model, Loop) else model
+    counts = tuple(sorted({one for one in counts if one < loop.steps}))
     if not counts:
         raise ValueError(f"depths must have numbers below the loop's {loop.steps} iterations")
     own = architecture or (model.architecture if isinstance(model, Network) else None)
     if own is not None and not isinstance(own, Architecture):
         raise TypeError(f"architecture must be an Architecture, got {type(own).__name__}")
     with torch.no_grad(), evaluating(module):
-        first = module(*rows_of_inputs(inputs, torch.arange(min(_TIMED, batch_of(inputs)))))
+        first = module(*first_samples(inputs, _TIMED))
     decisions = decisions_of(first, None if y is None else y[:_TIMED], decision=decision)
     outputs, wanted = (outputs_of(module, part, decisions) for part in (inputs, held))
     for found, places in ((outputs, rows), (wanted, rows_held)):
         check_decided(decisions, found.decided, places)
     labels, labels_held = (
-        None if part is None else _labels(part, found, decisions)
+        None if part is None else decisions.labels(part, found.decided)
         for part, found in ((y, outputs), (y_held, wanted))
     )
+    for one in (labels, labels_held):
+        if one is not None and decisions.kind == "class":
+            check_classes(one, outputs.scores.shape[-1])
     tolerance = (0.01 if y is None else 0.003) if tolerance is None else tolerance
     setting = Setting(
         loop, inputs, outputs, decisions, labels, own, activation or _activation(own),
@@ -128,41 +135,18 @@ def distill(
     return _measured(setting, module, held, wanted, labels_held)
 
 
-def module_steps(loop: Loop) -> int:
-    """The number of iterations of a loop, which must be known."""
-    if loop.steps is None:
-        raise ValueError(
-            "model must be a loop with a known number of iterations: pass steps= to Loop"
-        )
-    return loop.steps
-
-
-def _loop_and_module(model: Module | Loop, inputs: tuple[Any, ...]) -> tuple[Loop, Module]:
-    """The loop of a model, and the model as it runs."""
-    if isinstance(model, Loop):
-        check_loop(model)
-        return model, LoopModule(model, module_steps(model))
-    instance("model", model, Module)
-    few = torch.arange(min(_TRACED, batch_of(inputs)))
-    loop = find_loop(model, *rows_of_inputs(inputs, few))
-    check_loop(loop)
-    return loop, model
-
-
 def _split(
     x: Any, y: Tensor | None, held_out: Any, seed: int
 ) -> tuple[tuple[tuple[Any, ...], Tensor | None, Tensor], ...]:
     """Inputs, labels and their places in the given samples, to train on and to measure on."""
-    inputs = _inputs("x", x)
-    _check_labels("y", y, inputs)
+    inputs = _checked("x", x, y)
     if isinstance(held_out, tuple | list):
         if len(held_out) != 2:
             raise ValueError(f"held_out must be a share or (x, y), got {len(held_out)} entries")
-        other, y_other = _inputs("held_out", held_out[0]), held_out[1]
+        y_other = held_out[1]
         if (y is None) != (y_other is None):
             raise ValueError("held_out must have labels if, and only if, y is given")
-        _check_labels("held_out", y_other, other)
-        parts = (inputs, y), (other, y_other)
+        parts = (inputs, y), (_checked("held_out", *held_out), y_other)
         return tuple((*part, torch.arange(batch_of(part[0]))) for part in parts)
     share, samples = real("held_out", held_out, above=0, below=1), batch_of(inputs)
     order = torch.randperm(samples, generator=seeded("seed", seed))
@@ -175,36 +159,24 @@ def _split(
     )
 
 
-def _inputs(name: str, x: Any) -> tuple[Any, ...]:
+def _checked(name: str, x: Any, y: object) -> tuple[Any, ...]:
+    """A model's arguments as a tuple, and labels that fit them."""
     inputs = tuple(x) if isinstance(x, tuple | list) else (x,)
     if not any(isinstance(leaf, Tensor) and leaf.dim() for leaf in pytree.tree_leaves(inputs)):
         raise TypeError(
             f"{name} must be a tensor with samples in its first dimension, or a tuple of the "
             f"model's arguments, got {type(x).__name__}"
         )
-    return inputs
-
-
-def _check_labels(name: str, y: object, inputs: tuple[Any, ...]) -> None:
-    if y is None:
-        return
-    if not isinstance(y, Tensor):
+    name = "y" if name == "x" else name
+    if y is not None and not isinstance(y, Tensor):
         raise TypeError(f"{name} must have labels as a tensor, got a {type(y).__name__}")
-    if not y.dim() or len(y) != batch_of(inputs):
+    if y is not None and (not y.dim() or len(y) != batch_of(inputs)):
         raise ValueError(
             f"{name} must have one entry per sample, {batch_of(inputs)}, got {tuple(y.shape)}"
         )
-    if y.is_floating_point() and not bool(y.isfinite().all()):
+    if y is not None and y.is_floating_point() and not bool(y.isfinite().all()):
         raise ValueError(f"{name} must have finite targets, got NaN or infinity among them")
-
-
-def _labels(y: Tensor, outputs: Outputs, decisions: Decisions) -> Tensor:
-    """Labels in the shape of the decisions."""
-    labels = decisions.labels(y, outputs.decided)
-    if decisions.kind == "class":
-        check_classes(labels, outputs.scores.shape[-1])
-    check_known(labels, decisions)
-    return labels
+    return inputs
 
 
 def _activation(architecture: Architecture | None) -> Activation:
@@ -216,7 +188,7 @@ def _activation(architecture: Architecture | None) -> Activation:
 @torch.no_grad()
 def _width(loop: Loop, inputs: tuple[Any, ...], own: Architecture | None) -> int:
     """The size of the state, or its channels."""
-    size = rows_of(loop.begin(*rows_of_inputs(inputs, torch.arange(2)))[0]).shape[1]
+    size = rows_of(loop.begin(*first_samples(inputs, 2))[0]).shape[1]
     if isinstance(own, ConvDEQ):
         size //= math.prod(inputs[0].shape[2:])
     return min(size, _WIDEST)
@@ -237,7 +209,7 @@ def _measured(
             skipped[name] = make
         else:
             modules[name], seconds[name] = timed(make, device)
-    batch = rows_of_inputs(held, torch.arange(min(_TIMED, batch_of(held))))
+    batch = first_samples(held, _TIMED)
     times, peaks = _costs(modules, batch, device)
     read = partial(outputs_of, inputs=held, decisions=setting.decisions)
     original, *found = [

@@ -17,10 +17,44 @@ from shoal.core.checks import as_path, one_of
 from shoal.core.figures import COLORS, GRAY, Figure, empty_figure
 from shoal.core.files import finite, json_text, write_whole
 from shoal.core.words import counted
-from shoal.loops.consistency import LoopModule
-from shoal.loops.scores import Scores
+from shoal.loops.curve import Quality
+from shoal.loops.decisions import Decisions, tensor_of
+from shoal.loops.loop import LoopModule
+from shoal.loops.trace import batch_of, rows_of_inputs
 from shoal.networks import Network, export
 from shoal.networks.modules import evaluating
+
+_BLOCK = 1024  # samples that are run at once
+
+
+class Scores(NamedTuple):
+    """Fidelity and accuracy on held-out samples.
+
+    Attributes:
+        agreement: Share of the decisions that are the original's; for values, of the samples whose
+            output is within 1% of the outputs' spread.
+        samples_agree: Share of samples with all decisions equal to the original's.
+        output_error: Distance of the outputs from the original's, relative to their norm. Scores
+            of classes count up to a constant for each decision.
+        accuracy: Share of right decisions, or of the variance of real targets that is explained;
+            ``None`` without labels.
+        accuracy_loss: Accuracy of the original minus this one.
+        uncertainty: Standard error of the loss; ``None`` for real targets.
+    """
+
+    agreement: float
+    samples_agree: float
+    output_error: float
+    accuracy: float | None
+    accuracy_loss: float | None
+    uncertainty: float | None
+
+    @property
+    def loss(self) -> float:
+        """The loss of accuracy, or without labels the share of decisions that differ."""
+        if not math.isfinite(self.output_error):
+            return math.inf
+        return 1 - self.agreement if self.accuracy_loss is None else self.accuracy_loss
 
 
 class Measured(NamedTuple):
@@ -59,11 +93,11 @@ class Distillation:
     Attributes:
         original: The model as it runs.
         candidates: All that was tried.
-        skipped: Names of what was not tried, with the reason.
+        skipped: Names of candidates that were not tried, with the reason.
         samples: Number of held-out samples, which all scores are from.
         trained_on: Number of other samples, which candidates were made from.
         tolerance: Largest loss of a replacement.
-        decision: What is decided, in words.
+        decision: The decision, in words.
         device: Where times were measured.
         inputs: The batch that was timed.
     """
@@ -299,7 +333,7 @@ def _export_program(one: Measured, inputs: tuple[Any, ...], target: Path) -> Non
     missing = [package for package in ("onnx", "onnxscript") if find_spec(package) is None]
     if missing:
         raise ImportError(
-            f"export to ONNX needs {' and '.join(missing)}: pip install 'shoal[onnx]'"
+            f"export to ONNX needs {' and '.join(missing)}: pip install 'shoal-deq[onnx]'"
         )
     samples = torch.export.Dim("samples")
     few = tuple(t[:3] if isinstance(t, Tensor) else t for t in inputs)
@@ -318,3 +352,57 @@ def _export_program(one: Measured, inputs: tuple[Any, ...], target: Path) -> Non
         ) from error
     assert program is not None
     write_whole(target, program.save)
+
+
+class Outputs(NamedTuple):
+    """The outputs of a model for all samples."""
+
+    scores: Tensor  # numbers behind the decisions, (samples, decisions, numbers)
+    decided: Tensor
+
+
+@torch.no_grad()
+def outputs_of(module: Module, inputs: tuple[Any, ...], decisions: Decisions) -> Outputs:
+    """Run a module in evaluation mode."""
+    scores, decided = [], []
+    with evaluating(module):
+        for rows in torch.arange(batch_of(inputs)).split(_BLOCK):
+            output = module(*rows_of_inputs(inputs, rows))
+            plain = decisions.kind == "label"
+            found = tensor_of(output).flatten(1)[:, None] if plain else decisions.scores(output)
+            scores.append(found)
+            decided.append(decisions(output))
+    return Outputs(torch.cat(scores), torch.cat(decided))
+
+
+def scores_of(
+    found: Outputs, original: Outputs, decisions: Decisions, labels: Tensor | None
+) -> Scores:
+    """Compare outputs with the original's and with labels of the shape of the decisions."""
+    alike = decisions.same(found.decided, original.decided)
+    ours, theirs = (_centered(one.scores.double(), decisions) for one in (found, original))
+    error = float((ours - theirs).norm()) / (float(theirs.norm()) or 1.0)
+    accuracy = loss = None
+    lost: Tensor | None = (~alike).double().mean(1)
+    if labels is not None:
+        quality = Quality(decisions, labels, None, found.decided)
+        (right, weights), (before, _) = (quality(None, one.decided) for one in (found, original))
+        accuracy = float((right * weights).sum() / weights.sum())
+        lost = (before - right) * weights * (len(weights) / weights.sum())
+        loss = float(lost.mean())
+        if decisions.kind == "value":
+            lost = None
+            if not bool((labels != labels[0]).any()):
+                raise ValueError("y must have at least two distinct held-out targets, got one")
+    uncertainty = None
+    if lost is not None:
+        spread = float(lost.std()) / len(lost) ** 0.5 if len(lost) > 1 else 1.0
+        uncertainty = max(spread, 1 / len(lost))  # one sample more or less, at least
+    return Scores(
+        *(float(alike.double().mean()), float(alike.all(1).double().mean()), error),
+        *(accuracy, loss, uncertainty),
+    )
+
+
+def _centered(scores: Tensor, decisions: Decisions) -> Tensor:
+    return scores - scores.mean(-1, keepdim=True) if decisions.kind == "class" else scores

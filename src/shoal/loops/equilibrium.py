@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -27,8 +28,9 @@ from shoal.equilibrium import (
     Unrolled,
 )
 from shoal.equilibrium.state import StateLayout
-from shoal.loops.jacobian import JacobianSpectrum, jacobian_spectrum
 from shoal.loops.loop import Loop, State, rows_of
+from shoal.numerics.krylov import RowSpaces
+from shoal.numerics.norms import norms_from_below
 
 _SOLVERS = (
     *(Picard(max_steps=500), DampedPicard(max_steps=500)),
@@ -40,6 +42,42 @@ _STARTS = 3  # states near the model's own start
 _APART = 1e-2  # share of their size by which two equilibria differ
 
 
+_FORMED = 128  # entries of a state up to which the Jacobian is formed
+_ROUNDING = 500  # units of rounding in a product of many terms
+_STEPS = 48  # products in each Krylov space
+_SAMPLES = 16  # most samples
+_ENTRIES = 2**24  # most entries of the Krylov spaces of all samples
+
+
+Product = Callable[[Tensor], Tensor]
+
+
+class JacobianSpectrum(NamedTuple):
+    r"""The Jacobian $J$ of a loop at the equilibria of some samples.
+
+    Attributes:
+        samples: Places of these samples.
+        norms: $\|J\|$ of each; a lower bound, unless ``exact``.
+        radii: The spectral radius of each; the largest Ritz value, unless ``exact``.
+        exact: Whether the Jacobian was formed.
+    """
+
+    samples: tuple[int, ...]
+    norms: tuple[float, ...]
+    radii: tuple[float, ...]
+    exact: bool
+
+    @property
+    def norm(self) -> float:
+        """The largest norm."""
+        return max(self.norms)
+
+    @property
+    def radius(self) -> float:
+        """The largest spectral radius."""
+        return max(self.radii)
+
+
 class SolverCost(NamedTuple):
     """The cost of solving with one method, from the model's own start.
 
@@ -49,7 +87,7 @@ class SolverCost(NamedTuple):
         evaluations: Evaluations of the cell, or products with its Jacobian, for the whole batch.
         seconds: Time of one solve.
         accuracy: Quality of the output there, as in the curve; ``None`` if unknown.
-        agreement: Share of decisions that are those of the model as it runs.
+        agreement: Share of decisions that agree with the model as it runs.
     """
 
     solver: Solver
@@ -70,7 +108,7 @@ class GradientCost(NamedTuple):
 
     Attributes:
         gradient: The method.
-        relative: Norm of its error over that of the exact gradient.
+        relative: Norm of its error, relative to the exact gradient.
         cosine: Cosine of the angle to the exact gradient; below zero, steps increase the loss.
         seconds: Time of a forward and a backward pass.
     """
@@ -165,91 +203,77 @@ def equilibrium_of(
     certified: bool,
     seed: int,
 ) -> EquilibriumReport:
-    """Solve for the equilibria of a loop, and measure what is around them.
+    """Solve for the equilibria of a loop, and measure the loop near them.
 
-    Args:
-        loop: The loop.
-        inputs: The model's inputs.
-        judge: Quality and agreement of an output.
-        certified: Whether a bound proves that the loop contracts.
-        seed: Seed of other starts, and of the random derivative of a loss.
+    ``judge`` returns the quality and the agreement of an output; ``certified`` is whether a bound
+    proves that the loop contracts.
     """
     with torch.no_grad():
-        start, context = loop.begin(*inputs)
-    start = pytree.tree_map(Tensor.detach, start)
-    layout = StateLayout.of(start)
-    cell, tensors = loop.as_cell(context)
-    tensors = [t.detach() for t in tensors]
+        state, context = loop.begin(*inputs)
+    step = _Step(loop, state, context)
+    start = rows_of(state).detach()
     costs, several = [], []
     with without_fused_attention():  # which has no second derivatives
         for solver in _SOLVERS:
-            layer = _layer(cell, loop, solver=solver)
+            layer = step.solved(solver=solver)
             with torch.no_grad():
-                state, seconds = timed(lambda: layer(start, *tensors), rows_of(start).device)  # noqa: B023
-                score, agreement = judge(loop.head(state, context))
+                rows, seconds = timed(lambda: layer(start, *step.tensors), start.device)  # noqa: B023
+                score, agreement = judge(loop.head(step.layout.state(rows), context))
             solution = layer.solution
             assert solution is not None
             numbers = int(solution.converged.sum()), solution.evaluations, seconds
             costs.append(SolverCost(solver, *numbers, score, agreement))
-            several.append(_where_converged(layer, state))
-        first = torch.stack(several)
-        spread = float(first[first.isfinite()].square().mean().sqrt()) if bool(
-            first.isfinite().any()) else 1.0  # fmt: skip
-        for state in _near(start, spread, seed):
-            layer = _layer(cell, loop, solver=(Anderson(), NewtonKrylov()))
+            several.append(_where_converged(layer, rows))
+        finite = torch.stack(several)
+        finite = finite[finite.isfinite()]
+        spread = float(finite.square().mean().sqrt()) if len(finite) else 1.0
+        generator = seeded("seed", seed)
+        for _ in range(_STARTS):
+            noise = torch.randn(start.shape, generator=generator, dtype=torch.float64).to(start)
+            layer = step.solved(solver=(Anderson(), NewtonKrylov()))
             with torch.no_grad():
-                several.append(_where_converged(layer, layer(state, *tensors)))
+                several.append(
+                    _where_converged(layer, layer(start + spread * noise, *step.tensors))
+                )
         states = tuple(map(_distinct, torch.stack(several, 1)))
         known = torch.tensor([len(one) > 0 for one in states])
         spectrum = None
         if bool(known.any()):
-            zero = rows_of(start)[:1].flatten() * 0
-            found = torch.stack([one[0] if len(one) else zero for one in states])
+            first = torch.stack([one[0] if len(one) else 0 * start[0] for one in states])
             spectrum = jacobian_spectrum(
-                lambda rows: layout.rows(cell(layout.state(rows), *tensors)),
-                *(found, known.nonzero()[:, 0].to(found.device)),
+                lambda rows: step(rows, *step.tensors),
+                first,
+                known.nonzero()[:, 0].to(start.device),
             )
-        gradients = _gradient_costs(cell, loop, start, tensors, known, seed)
+        gradients = _gradient_costs(step, start, known, seed)
     contraction = "certified" if certified else "unknown"
     if not certified and spectrum is not None and spectrum.norm >= 1:
         contraction = "refuted"
     return EquilibriumReport(states, 1 + _STARTS, contraction, spectrum, tuple(costs), gradients)
 
 
-class _Cell(nn.Module):
-    """A step of a loop, with the modules that it depends on."""
+class _Step(nn.Module):
+    """A step of a loop as a map of rows, with the modules and tensors that it depends on."""
 
-    def __init__(self, cell: Callable[..., State], loop: Loop) -> None:
+    def __init__(self, loop: Loop, state: State, context: Any) -> None:
         super().__init__()
-        self.cell, self.held = cell, nn.ModuleList(loop.modules)
+        self.parts, self.coupled = nn.ModuleList(loop.modules), loop.samples_coupled
+        self.layout = StateLayout.of(pytree.tree_map(Tensor.detach, state))
+        self.cell, tensors = loop.as_cell(context)
+        self.tensors = [t.detach() for t in tensors]
 
-    def forward(self, state: State, *tensors: Tensor) -> State:
-        return self.cell(state, *tensors)
+    def forward(self, rows: Tensor, *tensors: Tensor) -> Tensor:
+        return self.layout.rows(self.cell(self.layout.state(rows), *tensors))
+
+    def solved(self, **options: Any) -> Equilibrium:
+        """A layer that solves; for one sample in all, if samples are coupled."""
+        return Equilibrium(self, on_failure="status", batched=not self.coupled, **options)
 
 
-def _layer(cell: Callable[..., State], loop: Loop, **options: Any) -> Equilibrium:
-    """The loop as a layer that solves; one sample in all, if samples are coupled."""
-    return Equilibrium(
-        _Cell(cell, loop), on_failure="status", batched=not loop.samples_coupled, **options
-    )
-
-
-def _where_converged(layer: Equilibrium, state: State) -> Tensor:
-    """A state in rows, NaN where it is no equilibrium."""
+def _where_converged(layer: Equilibrium, rows: Tensor) -> Tensor:
+    """The rows of equilibria; NaN where a solve did not converge."""
     assert layer.solution is not None
-    rows = rows_of(state).detach()
-    converged = layer.solution.converged.expand(len(rows))
-    return torch.where(converged[:, None], rows, torch.nan)
-
-
-def _near(start: State, size: float, seed: int) -> Iterator[State]:
-    """States near a start, by noise of the size of an equilibrium."""
-    generator = seeded("seed", seed)
-    for _ in range(_STARTS):
-        yield pytree.tree_map(
-            lambda t: t + size * torch.randn(t.shape, generator=generator, dtype=torch.float64)
-            .to(t), start,
-        )  # fmt: skip
+    return torch.where(layer.solution.converged.expand(len(rows))[:, None], rows, torch.nan)
 
 
 def _distinct(states: Tensor) -> Tensor:
@@ -265,29 +289,22 @@ def _distinct(states: Tensor) -> Tensor:
 
 
 def _gradient_costs(
-    cell: Callable[..., State],
-    loop: Loop,
-    start: State,
-    tensors: list[Tensor],
-    known: Tensor,
-    seed: int,
+    step: _Step, start: Tensor, known: Tensor, seed: int
 ) -> tuple[GradientCost, ...]:
     """Gradient methods beside the exact one, for a random derivative of a loss by the state."""
-    tensors = [t.detach().requires_grad_() for t in tensors]
-    module = _Cell(cell, loop)
-    wanted = [*tensors, *(p for p in module.parameters() if p.requires_grad)]
-    rows = rows_of(start)
-    noise = torch.randn(rows.shape, generator=seeded("seed", seed), dtype=torch.float64).to(rows)
-    weights = noise * known[:, None].to(noise)
+    tensors = [t.detach().requires_grad_() for t in step.tensors]
+    wanted = [*tensors, *(p for p in step.parameters() if p.requires_grad)]
+    noise = torch.randn(start.shape, generator=seeded("seed", seed), dtype=torch.float64)
+    weights = (noise * known[:, None]).to(start)
     costs: list[GradientCost] = []
     truth: Tensor | None = None
     for gradient in _GRADIENTS:
         solver = _UNROLLED if isinstance(gradient, Unrolled) else None
-        layer = _layer(cell, loop, gradient=gradient, solver=solver)
+        layer = step.solved(gradient=gradient, solver=solver)
 
         def passes(layer: Equilibrium = layer) -> Tensor | None:
             with torch.enable_grad():
-                total = (rows_of(layer(start, *tensors)) * weights).sum()
+                total = (layer(start, *tensors) * weights).sum()
                 if not total.requires_grad:
                     return None
                 found = torch.autograd.grad(
@@ -295,7 +312,7 @@ def _gradient_costs(
                 )
             return torch.cat([one.double().flatten() for one in found])
 
-        flat, seconds = timed(passes, rows.device)
+        flat, seconds = timed(passes, start.device)
         truth = flat if truth is None else truth
         if flat is None or truth is None or not 0 < float(truth.norm()) < math.inf:
             return ()
@@ -303,3 +320,71 @@ def _gradient_costs(
         cosine = float(torch.dot(flat, truth) / (flat.norm() * size).clamp_min(1e-300))
         costs.append(GradientCost(gradient, float((flat - truth).norm() / size), cosine, seconds))
     return tuple(costs)
+
+
+def jacobian_spectrum(
+    function: Callable[[Tensor], Tensor], z: Tensor, rows: Tensor
+) -> JacobianSpectrum:
+    """Norms and eigenvalues of the Jacobian of a map of rows, at some of the rows of ``z``."""
+    size = z.shape[1]
+    most = min(len(rows), _SAMPLES, max(1, _ENTRIES // (_STEPS * size)))
+    chosen = rows[torch.linspace(0, len(rows) - 1, most).round().long()]
+    push, pull = _products(function, z, chosen)
+    if size <= _FORMED:
+        units = torch.eye(size, dtype=torch.float64, device=z.device)
+        matrix = torch.stack([pull(unit.expand(most, size)) for unit in units], 1)
+        matrix = matrix.cpu()  # where eigenvalues are always at hand
+        norms = torch.linalg.matrix_norm(matrix, 2)
+        radii = torch.linalg.eigvals(matrix).abs().amax(1)
+    else:
+        generator = torch.Generator().manual_seed(size)
+        start = torch.randn(most, size, generator=generator, dtype=torch.float64).to(z.device)
+        rounding = _ROUNDING * torch.finfo(z.dtype).eps
+        norms = norms_from_below(push, pull, start, _STEPS, rounding=rounding)
+        # the transposed Jacobian has the same eigenvalues, and needs no second derivatives
+        radii = _ritz_radii(pull, start, rounding)
+    samples, lengths, largest = (tuple(t.tolist()) for t in (chosen, norms, radii))
+    return JacobianSpectrum(samples, lengths, largest, size <= _FORMED)
+
+
+def _products(
+    function: Callable[[Tensor], Tensor], z: Tensor, rows: Tensor
+) -> tuple[Product, Product]:
+    """Products with the Jacobians of some samples and with their transposes, in float64."""
+    with torch.enable_grad():
+        z = z.detach().requires_grad_()
+        value = function(z)
+        weights = torch.zeros_like(value).requires_grad_()
+        (back,) = torch.autograd.grad(
+            value, z, weights, create_graph=True, materialize_grads=True, allow_unused=True
+        )
+
+    def product(of: Tensor, by: Tensor, v: Tensor) -> Tensor:
+        whole = torch.zeros_like(z)
+        whole[rows] = v.to(whole)
+        if not of.requires_grad:
+            return torch.zeros_like(v)
+        (found,) = torch.autograd.grad(
+            of, by, whole, retain_graph=True, allow_unused=True, materialize_grads=True
+        )
+        return found[rows].double()
+
+    return partial(product, back, weights), partial(product, value, z)
+
+
+def _ritz_radii(pull: Product, start: Tensor, rounding: float) -> Tensor:
+    """The largest modulus of each sample's Ritz values, by Arnoldi.
+
+    A Krylov space that contains its image ends there, with exact eigenvalues.
+    """
+    spaces = RowSpaces(start)
+    counts, grows = torch.zeros(len(start)).long(), torch.ones(len(start)).bool()
+    for _ in range(_STEPS):
+        image = pull(spaces.basis[-1])
+        counts += grows
+        new = spaces.add(image) > rounding * torch.linalg.vector_norm(image, dim=1)
+        grows &= new.cpu()
+        if not bool(grows.any()):
+            break
+    pairs = zip(spaces.coordinates.cpu(), counts, strict=True)
+    return torch.stack([torch.linalg.eigvals(m[:count, :count]).abs().max() for m, count in pairs])

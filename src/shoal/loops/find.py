@@ -1,9 +1,8 @@
 """The loop inside a model, as the model is."""
 
 import copy
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from bisect import bisect_left
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -12,11 +11,10 @@ from torch.nn import Module
 from shoal.core.checks import instance
 from shoal.core.torch_compat import pytree
 from shoal.core.words import counted
-from shoal.loops.hosts import iterations_of, unrolled
-from shoal.loops.loop import Loop, Output, State, floating, with_floating
+from shoal.loops.loop import Loop, Output, State
 from shoal.loops.repeats import Repeats, find_repeats
 from shoal.loops.segments import Layout, Segments
-from shoal.loops.trace import HINT, Trace, batch_of, rows_of_inputs, trace
+from shoal.loops.trace import HINT, Trace, batch_of, iterations_of, rows_of_inputs, trace, unrolled
 from shoal.networks.modules import evaluating
 
 _ROUNDING = 1e4  # units in the last place by which a replayed output may differ
@@ -77,11 +75,10 @@ def _found(model: Module, inputs: tuple[Any, ...]) -> Loop:
     except ValueError:
         pass  # such as of a model that makes a plain number of the batch size
     else:
-        loop = _TracedParts(model, inputs, traced).loop(inputs)
+        loop = _TracedLoop(model, inputs, traced)
         if not _differences(loop, model, inputs):
             return loop
-    parts = _TracedParts(model, inputs, trace(model, inputs, dynamic=False))
-    loop = parts.loop(inputs)
+    loop = _TracedLoop(model, inputs, trace(model, inputs, dynamic=False))
     wrong = _differences(loop, model, inputs)
     batch = batch_of(inputs)
     if batch in wrong:
@@ -96,39 +93,16 @@ def _found(model: Module, inputs: tuple[Any, ...]) -> Loop:
     return loop
 
 
-@dataclass(frozen=True, eq=False)
-class Context:
-    """What the iterations of a traced loop and its output depend on.
-
-    Attributes:
-        values: Values from before the loop, weights among them.
-        batch: Number of samples that the programs are run with.
-        rows: Number of samples; fewer than the batch where a trace is for one batch size alone.
-        segments: The programs.
-    """
-
-    values: list[Any]
-    batch: int
-    rows: int
-    segments: Segments
+Context = tuple[list[Any], int, Segments]  # values from before the loop, samples, programs
 
 
-class _TracedParts:
-    """The three functions of a loop that was found in a trace.
-
-    Attributes:
-        model: The model.
-        dynamic: Whether one trace holds for batches of any size.
-        repeats: The loop in the trace.
-        coupled: Whether samples of a batch depend on one another, as far as shapes show.
-    """
+class _TracedLoop(Loop):
+    """A loop that was found in a trace; without a dynamic one, in a trace for each batch size."""
 
     def __init__(self, model: Module, inputs: tuple[Any, ...], traced: Trace) -> None:
-        self.model, self.dynamic = model, traced.dynamic
+        self.model, self.inputs, self.fixed_batch = model, inputs, not traced.dynamic
         batch = batch_of(inputs)
-        self._like = inputs
-        found = _repeats(model, traced)
-        self.repeats, self.others = found[0], found[1:]
+        self.repeats, *others = _repeats(model, traced)
         segments = Segments(self.repeats)
         self._segments = {0 if traced.dynamic else batch: segments}
         if segments.random:
@@ -143,46 +117,40 @@ class _TracedParts:
         self._shared = [Layout.of(*pair, sizes) for pair in zip(first[1], second[1], strict=True)]
         self._state = [Layout.of(*pair, sizes) for pair in zip(first[0], second[0], strict=True)]
         self._dtypes = [value.dtype for value in first[0]]
-        self.coupled = any(layout.coupled for layout in (*self._shared, *self._state))
         if not any(layout.factor for layout in self._state):
             raise ValueError(_no_loop(model))
+        steps, more = self.repeats.count, self.repeats.uses_outside
+        self.steps, self.uses_step, self.dynamic = steps, bool(segments.steps), True
+        if more:
+            self.note = (
+                f"the model applies the weights of the loop {counted(more, 'more time')} before or "
+                f"after it: {steps} iterations here may be {steps + more} of its own"
+            )
+        for other in others:
+            names = ", ".join(sorted(other.parameters)[:2]) or "no weights"
+            self.note = f"the model has another loop, of {other.count} steps with {names}, ..."
+        coupled = any(layout.coupled for layout in (*self._shared, *self._state))
+        with torch.no_grad():
+            if segments.limited:
+                self.max_steps = steps
+            elif segments.steps:
+                self.max_steps = self._last_step(inputs, steps)
+            self.samples_coupled = coupled or mixes(self, inputs)
 
     @property
     def modules(self) -> tuple[Module, ...]:
         return (self.model,)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "_TracedParts":
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         other = copy.copy(self)
         other.model = copy.deepcopy(self.model, memo)
         return other
 
-    def loop(self, inputs: tuple[Any, ...]) -> Loop:
-        """The loop, not verified yet."""
-        segments = next(iter(self._segments.values()))
-        note, steps, more = "", self.repeats.count, self.repeats.uses_outside
-        if more:
-            note = (
-                f"the model applies the weights of the loop {counted(more, 'more time')} before or "
-                f"after it: {steps} iterations here may be {steps + more} of its own"
-            )
-        for other in self.others:
-            names = ", ".join(sorted(other.parameters)[:2]) or "no weights"
-            note = f"the model has another loop, of {other.count} steps with {names}, ..."
-        loop = Loop.of(self, *inputs, steps=steps, uses_step=bool(segments.steps), note=note)
-        if segments.limited:
-            loop.max_steps = steps
-        elif segments.steps:
-            loop.max_steps = self._last_step(inputs, steps)
-        with torch.no_grad():
-            loop.samples_coupled = self.coupled or mixes(loop, inputs)
-        return loop
-
-    def begin(self, *inputs: Any) -> tuple[State, Context]:
+    def _begin(self, *inputs: Any) -> tuple[State, Context]:
         batch = batch_of(inputs)
-        _check_like(inputs, self._like)
+        _check_like(inputs, self.inputs)
         segments = self._for(inputs, batch)
         values, shared = segments.begin(self.model, pytree.tree_leaves(inputs))
-        context = Context(shared, batch, batch, segments)
         device = next(v.device for v in (*values, *shared) if isinstance(v, Tensor))
         for index, (value, layout) in enumerate(zip(values, self._state, strict=True)):
             shape = layout.sized(batch)
@@ -190,49 +158,34 @@ class _TracedParts:
                 values[index] = torch.zeros(shape, dtype=self._dtypes[index], device=device)
             elif tuple(value.shape) != shape:
                 values[index] = value.expand(shape)
-        return self._rows(values, context), context
+        return self._rows(values, batch), (shared, batch, segments)
 
-    def step(self, state: State, context: Context, n: int) -> State:
-        values = context.segments.step(self._values(state, context), context.values, n)
-        return self._rows(values, context)
+    def _step(self, state: State, context: Context, n: int) -> State:
+        shared, batch, segments = context
+        return self._rows(segments.step(self._values(state), shared, n), batch)
 
     def head(self, state: State, context: Context) -> Output:
-        found = context.segments.head(self._values(state, context), context.values)
-        if context.rows == context.batch:
-            return found
-        return pytree.tree_map_only(Tensor, lambda t: t[: context.rows], found)
+        shared, _, segments = context
+        return segments.head(self._values(state), shared)
 
-    def select(self, context: Context, rows: Tensor) -> Context:
-        count = len(rows)
-        if not self.dynamic:  # the trace has one batch size: others stand in for those left out
-            rows = torch.cat([rows, rows[:1].expand(context.batch - count)])
-        pairs = zip(context.values, self._shared, strict=True)
-        values = [layout.taken(value, rows, context.batch) for value, layout in pairs]
-        return Context(values, len(rows), count, context.segments)
+    def _select(self, context: Context, rows: Tensor) -> Context:
+        shared, batch, segments = context
+        pairs = zip(shared, self._shared, strict=True)
+        return [layout.taken(v, rows, batch) for v, layout in pairs], len(rows), segments
 
-    def tensors(self, context: Context) -> list[Tensor]:
-        return floating(context.values)
-
-    def with_tensors(self, context: Context, tensors: Sequence[Tensor]) -> Context:
-        return replace(context, values=with_floating(context.values, tensors))
-
-    def _rows(self, values: list[Tensor], context: Context) -> State:
+    def _rows(self, values: list[Tensor], batch: int) -> State:
         """Values of a batch as a state, a tensor or several with samples first."""
-        pairs = zip(values, self._state, strict=True)
-        rows = tuple(layout.rows(v, context.batch)[: context.rows] for v, layout in pairs)
+        rows = tuple(y.rows(v, batch) for v, y in zip(values, self._state, strict=True))
         return rows[0] if len(rows) == 1 else rows
 
-    def _values(self, state: State, context: Context) -> list[Tensor]:
+    def _values(self, state: State) -> list[Tensor]:
         """A state as values of a batch."""
-        rows = [state] if isinstance(state, Tensor) else [*state]
-        missing = context.batch - context.rows
-        if missing:
-            rows = [torch.cat([t, t[:1].expand(missing, *t.shape[1:])]) for t in rows]
+        rows = [state] if isinstance(state, Tensor) else state
         return [layout.value(t) for t, layout in zip(rows, self._state, strict=True)]
 
     def _for(self, inputs: tuple[Any, ...], batch: int) -> Segments:
         """The programs for a batch size."""
-        if self.dynamic:
+        if not self.fixed_batch:
             return self._segments[0]
         if batch not in self._segments:
             with evaluating(self.model), unrolled(self.model):
@@ -262,14 +215,8 @@ class _TracedParts:
                 return True
             return False
 
-        low, high = steps - 1, _LONGEST
-        with torch.no_grad():
-            if not fails(high):
-                return None
-            while high - low > 1:
-                middle = (low + high) // 2
-                low, high = (low, middle) if fails(middle) else (middle, high)
-        return high
+        end = bisect_left(range(_LONGEST), True, lo=steps, key=fails)
+        return None if end == _LONGEST else end
 
 
 def resized(inputs: tuple[Any, ...], batch: int, size: int) -> tuple[Any, ...]:
@@ -293,7 +240,7 @@ def _no_loop(model: Module) -> str:
 
 
 def _check_like(inputs: tuple[Any, ...], others: tuple[Any, ...]) -> None:
-    """Refuse inputs that differ from those of the trace in more than the number of samples."""
+    """Refuse inputs that differ from the traced ones in more than the number of samples."""
     leaves, like = pytree.tree_leaves(inputs), pytree.tree_leaves(others)
     fits = len(leaves) == len(like)
     for one, other in zip(leaves, like, strict=False):
@@ -338,12 +285,13 @@ def mixes(loop: Loop, inputs: tuple[Any, ...]) -> bool:
     batch = len(pytree.tree_leaves(state)[0])
     rows = torch.randperm(batch, generator=torch.Generator().manual_seed(0))[: batch // 2 + 1]
     rows = rows[: max(1, batch - 1)].to(pytree.tree_leaves(state)[0].device)
-    some, other = loop.select(state, context, rows)
+    again = torch.arange(batch if loop.fixed_batch else len(rows), device=rows.device) % len(rows)
+    some, other = loop.select(state, context, rows[again])
     for n in range(min(_FEW, loop.steps or _FEW)):
         state, some = loop.step(state, context, n), loop.step(some, other, n)
     several = [(state, some), (loop.head(state, context), loop.head(some, other))]
     return any(
-        _distance(a[rows], b) > 1
+        _distance(a[rows], b[: len(rows)]) > 1
         for whole, part in several
         for a, b in zip(pytree.tree_leaves(whole), pytree.tree_leaves(part), strict=True)
         if isinstance(a, Tensor) and a.dim() and len(a) == batch

@@ -1,12 +1,12 @@
 """A loop as a function of a model's inputs: its first state, its step, and its output."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.nn import Module
+from torch.nn import Module, ModuleList
 
 from shoal.core.checks import flag, function, integer
 from shoal.core.torch_compat import pytree
@@ -24,32 +24,6 @@ class StopRule(Protocol):
 
     def update(self, memory: Memory, output: Output, state: State, n: int) -> tuple[Memory, Tensor]:
         """Return the memory after iteration ``n`` (2, 3, ...), and which samples stop there."""
-
-
-class Parts(Protocol):
-    """The three functions of a loop, and how samples are taken out of a context."""
-
-    @property
-    def modules(self) -> tuple[Module, ...]:
-        """The modules whose parameters the loop depends on."""
-
-    def begin(self, *inputs: Any) -> tuple[State, Any]:
-        """Return the first state, and all else that iterations and the output depend on."""
-
-    def step(self, state: State, context: Any, n: int) -> State:
-        """Return the next state."""
-
-    def head(self, state: State, context: Any) -> Output:
-        """Return the model's output for a state."""
-
-    def select(self, context: Any, rows: Tensor) -> Any:
-        """Return the context of some samples."""
-
-    def tensors(self, context: Any) -> list[Tensor]:
-        """Return the floating-point tensors of a context that a step may depend on."""
-
-    def with_tensors(self, context: Any, tensors: Sequence[Tensor]) -> Any:
-        """Return a context with other tensors in place of these."""
 
 
 class Loop:
@@ -80,7 +54,10 @@ class Loop:
         note: Limitations, in words; empty if there are none.
     """
 
+    max_steps: int | None = None
+    fixed_batch = False  # whether `select` must return as many samples as there were
     solves = False
+    note = ""
 
     def __init__(
         self,
@@ -94,33 +71,12 @@ class Loop:
     ) -> None:
         function("cell", cell)
         function("head", head)
-        self._parts: Parts = _CellParts(cell, z0, head, flag("uses_step", uses_step))
+        self._cell, self._z0, self._head = cell, z0, head
         self.inputs = inputs
         self.steps = None if steps is None else integer("steps", steps, at_least=1)
-        self.max_steps: int | None = None
-        self.uses_step = uses_step
+        self.uses_step = flag("uses_step", uses_step)
         self.dynamic = callable(z0)
         self.samples_coupled = flag("samples_coupled", samples_coupled)
-        self.note = ""
-
-    @classmethod
-    def of(
-        cls,
-        parts: Parts,
-        *inputs: Any,
-        steps: int | None = None,
-        max_steps: int | None = None,
-        uses_step: bool = False,
-        dynamic: bool = True,
-        samples_coupled: bool = False,
-        note: str = "",
-    ) -> Self:
-        """Return the loop with the given three functions; arguments are named as attributes."""
-        loop = cls.__new__(cls)
-        loop._parts, loop.inputs, loop.steps, loop.max_steps = parts, inputs, steps, max_steps
-        loop.uses_step, loop.dynamic, loop.note = uses_step, dynamic, note
-        loop.samples_coupled = samples_coupled
-        return loop
 
     def __repr__(self) -> str:
         steps = "an unknown number of" if self.steps is None else self.steps
@@ -130,13 +86,20 @@ class Loop:
     @property
     def modules(self) -> tuple[Module, ...]:
         """The modules whose parameters the loop depends on."""
-        return self._parts.modules
+        several: dict[int, Module] = {}
+        for f in (self._cell, self._head, self._z0 if callable(self._z0) else None):
+            while isinstance(f, partial):
+                f = f.func
+            module = f if isinstance(f, Module) else getattr(f, "__self__", None)
+            if isinstance(module, Module):
+                several[id(module)] = module
+        return tuple(several.values())
 
     def begin(self, *inputs: Any) -> tuple[State, Any]:
         """Return the first state, and the context of all iterations.
 
         Args:
-            inputs: The model's inputs; those of the loop's own batch if there are none.
+            inputs: The model's inputs; by default the loop's own batch.
         """
         if inputs and not self.dynamic and not _same(inputs, self.inputs):
             raise ValueError(
@@ -147,7 +110,7 @@ class Loop:
                     else "; for other batches, pass z0 as a function of the inputs"
                 )
             )
-        return self._parts.begin(*(inputs or self.inputs))
+        return self._begin(*(inputs or self.inputs))
 
     def step(self, state: State, context: Any, n: int) -> State:
         """Return the state after iteration ``n``, which counts from 0."""
@@ -156,23 +119,45 @@ class Loop:
                 f"steps must be at most {self.max_steps}, the number of the model's step "
                 f"embeddings, got {n + 1}"
             )
-        return self._parts.step(state, context, n)
+        return self._step(state, context, n)
 
-    def head(self, state: State, context: Any) -> Output:
+    def head(self, state: State, context: Any) -> Output:  # noqa: ARG002
         """Return the model's output for a state."""
-        return self._parts.head(state, context)
+        return state if self._head is None else self._head(state)
 
     def select(self, state: State, context: Any, rows: Tensor) -> tuple[State, Any]:
         """Return the state and the context of some samples."""
-        return _take(state, rows), self._parts.select(context, rows)
+        return _take(state, rows), self._select(context, rows)
+
+    def _begin(self, *inputs: Any) -> tuple[State, Any]:
+        state = self._z0(*inputs) if callable(self._z0) else self._z0
+        leaves = pytree.tree_leaves(state)
+        if not leaves or not all(isinstance(t, Tensor) and t.dim() for t in leaves):
+            raise TypeError("z0 must be a tensor or a tree of tensors with one entry per sample")
+        return state, (inputs, len(leaves[0]))
+
+    def _step(self, state: State, context: Any, n: int) -> State:
+        return self._cell(state, *context[0], *([n] if self.uses_step else []))
+
+    def _select(self, context: Any, rows: Tensor) -> Any:
+        inputs, count = context
+        taken = pytree.tree_map_only(
+            Tensor, lambda t: t[rows] if t.dim() and len(t) == count else t, inputs
+        )
+        return taken, len(rows)
 
     def as_cell(self, context: Any) -> tuple[Callable[..., State], list[Tensor]]:
         """Return a step as a function of the state and tensors, and the tensors of a context."""
 
         def cell(state: State, *tensors: Tensor) -> State:
-            return self._parts.step(state, self._parts.with_tensors(context, tensors), 0)
+            others = iter(tensors)
+            changed = pytree.tree_map_only(
+                Tensor, lambda t: next(others) if t.is_floating_point() else t, context
+            )
+            return self._step(state, changed, 0)
 
-        return cell, self._parts.tensors(context)
+        leaves = pytree.tree_leaves(context)
+        return cell, [t for t in leaves if isinstance(t, Tensor) and t.is_floating_point()]
 
     def states(self, *inputs: Any, steps: int | None = None) -> Iterator[State]:
         """Iterate over the states after 1, 2, ... iterations."""
@@ -180,8 +165,12 @@ class Loop:
 
     def outputs(self, *inputs: Any, steps: int | None = None) -> Iterator[Output]:
         """Iterate over the outputs after 1, 2, ... iterations."""
+        return (output for _, output in self.trajectory(*inputs, steps=steps))
+
+    def trajectory(self, *inputs: Any, steps: int | None = None) -> Iterator[tuple[State, Output]]:
+        """Iterate over the states and the outputs after 1, 2, ... iterations."""
         several = self._states(inputs, self._count(steps))
-        return (self.head(state, context) for state, context in several)
+        return ((state, self.head(state, context)) for state, context in several)
 
     def _states(self, inputs: tuple[Any, ...], steps: int) -> Iterator[tuple[State, Any]]:
         state, context = self.begin(*inputs)
@@ -199,7 +188,7 @@ class Loop:
         """Return the model's output.
 
         Args:
-            inputs: The model's inputs; those of the loop's own batch if there are none.
+            inputs: The model's inputs; by default the loop's own batch.
             steps: Number of iterations; if ``None``, the full count of the rule, or as many as
                 the model runs.
             until: A rule that stops samples earlier. Each sample's output is that of its own last
@@ -208,55 +197,25 @@ class Loop:
             counts: Whether to return the output and the iterations of each sample.
         """
         steps = self._count(getattr(until, "steps", None) if steps is None else steps)
-        if until is not None:
-            output, used = self._run_until(inputs, steps, until)
-            return (output, used) if counts else output
-        state, context = self.begin(*inputs)
-        for n in range(steps):
-            state = self.step(state, context, n)
-        output = self.head(state, context)
-        if not counts:
-            return output
-        first = pytree.tree_leaves(state)[0]
-        return output, torch.full((len(first),), steps, device=first.device)
-
-    def _run_until(
-        self, inputs: tuple[Any, ...], steps: int, rule: StopRule
-    ) -> tuple[Output, Tensor]:
-        """Run with a stop rule, which is asked after each iteration but the last."""
-        if not self.dynamic and self.note:
+        if until is not None and not self.dynamic and self.note:
             raise ValueError(f"until needs a loop that runs on other batches: {self.note}")
         state, context = self.begin(*inputs)
-        first = pytree.tree_leaves(state)[0]
-        active = torch.arange(len(first), device=first.device)
-        used = torch.zeros_like(active)
-        output, memory = None, None
-        for n in range(steps):
-            state = self.step(state, context, n)
-            value = self.head(state, context)
-            stop = torch.zeros_like(active, dtype=torch.bool)
-            if n + 1 == steps:
-                stop = ~stop
-            elif n == 0:
-                memory = rule.begin(value, state)
-            else:
-                memory, stop = rule.update(memory, value, state, n + 1)
-            stop = stop & (used[active] == 0)  # where coupled, stopped samples go on
-            ends = stop.nonzero()[:, 0]
-            if output is None:
-                output = pytree.tree_map(lambda t: _room(t, len(first)), value)
-            if not len(ends):
-                continue
-            output = _put(output, active[ends], _take(value, ends))
-            used[active[ends]] = n + 1
-            if bool((used > 0).all()):
+        if until is None:
+            for n in range(steps):
+                state = self.step(state, context, n)
+            output = self.head(state, context)
+            if not counts:
+                return output  # with a symbolic number of samples, while a program is exported
+            first = pytree.tree_leaves(state)[0]
+            return output, torch.full((len(first),), steps, device=first.device)
+        stopping = Stopping(until, steps)
+        while True:
+            state = self.step(state, context, stopping.n)
+            if stopping(self.head(state, context), state):
                 break
-            if not self.samples_coupled:
-                rest = (~stop).nonzero()[:, 0]
-                active = active[rest]
-                memory = _take(memory, rest)
-                state, context = self.select(state, context, rest)
-        return output, used
+            if not self.samples_coupled and not self.fixed_batch:
+                state, context = self.select(state, context, stopping.leave_out())
+        return (stopping.output, stopping.iterations) if counts else stopping.output
 
     def _count(self, steps: int | None) -> int:
         """The number of iterations to run."""
@@ -273,69 +232,76 @@ def rows_of(state: State) -> Tensor:
     return torch.cat([leaf.flatten(1) if leaf.dim() > 1 else leaf[:, None] for leaf in leaves], 1)
 
 
-class _CellParts:
-    """The functions of a loop that is given by its cell and first state."""
+class Stopping:
+    """A stop rule applied to one batch; call it after each iteration.
 
-    def __init__(
-        self,
-        cell: Callable[..., State],
-        z0: State | Callable[..., State],
-        head: Callable[[State], Output] | None,
-        uses_step: bool,
-    ) -> None:
-        self.cell, self.z0, self.output, self.uses_step = cell, z0, head, uses_step
+    Attributes:
+        iterations: Number of iterations of each sample.
+    """
+
+    def __init__(self, rule: StopRule, steps: int | None = None) -> None:
+        self.rule, self.steps, self.n = rule, steps, 0
+
+    def __call__(self, output: Output, state: State) -> bool:
+        """Take note of the next iteration, of all samples; return whether all have stopped."""
+        self.n += 1
+        self._last = output
+        if self.n == 1:
+            self._memory = self.rule.begin(output, state)
+            self._output = output
+            first = pytree.tree_leaves(state)[0]
+            self._rows = torch.arange(len(first), device=first.device)
+            self._running = torch.ones_like(self._rows, dtype=torch.bool)
+            self.iterations = torch.zeros_like(self._rows)
+        stop = torch.full_like(self._running, self.n == self.steps)
+        if 1 < self.n != self.steps:
+            self._memory, stop = self.rule.update(self._memory, output, state, self.n)
+        self.iterations[self._rows[self._running]] = self.n
+        ends = (stop & self._running).nonzero()[:, 0]
+        if len(ends):
+            self._output = self._with(ends)
+        self._running = self._running & ~stop
+        return not bool(self._running.any())
 
     @property
-    def modules(self) -> tuple[Module, ...]:
-        several: dict[int, Module] = {}
-        for f in (self.cell, self.output, self.z0 if callable(self.z0) else None):
-            while isinstance(f, partial):
-                f = f.func
-            module = f if isinstance(f, Module) else getattr(f, "__self__", None)
-            if isinstance(module, Module):
-                several[id(module)] = module
-        return tuple(several.values())
+    def output(self) -> Output:
+        """The output of each sample where it stopped, or the last one."""
+        return self._with(self._running.nonzero()[:, 0])
 
-    def begin(self, *inputs: Any) -> tuple[State, tuple[Any, int]]:
-        state = self.z0(*inputs) if callable(self.z0) else self.z0
-        leaves = pytree.tree_leaves(state)
-        if not leaves or not all(isinstance(t, Tensor) and t.dim() for t in leaves):
-            raise TypeError("z0 must be a tensor or a tree of tensors with one entry per sample")
-        return state, (inputs, len(leaves[0]))
+    def leave_out(self) -> Tensor:
+        """Forget samples that have stopped; return the places of the others among the last."""
+        rows = self._running.nonzero()[:, 0]
+        self._rows, self._running = self._rows[rows], self._running[rows]
+        self._memory, self._last = _take(self._memory, rows), None
+        return rows
 
-    def step(self, state: State, context: tuple[Any, int], n: int) -> State:
-        inputs = context[0]
-        return self.cell(state, *inputs, n) if self.uses_step else self.cell(state, *inputs)
-
-    def head(self, state: State, context: tuple[Any, int]) -> Output:  # noqa: ARG002
-        return state if self.output is None else self.output(state)
-
-    def select(self, context: tuple[Any, int], rows: Tensor) -> tuple[Any, int]:
-        inputs, count = context
-        taken = pytree.tree_map_only(
-            Tensor, lambda t: t[rows] if t.dim() and len(t) == count else t, inputs
+    def _with(self, rows: Tensor) -> Output:
+        """The outputs, with the last iteration's for some samples."""
+        if not len(rows):
+            return self._output
+        places = self._rows[rows]
+        return pytree.tree_map(
+            lambda t, last: t.index_copy(0, places, last[rows]), self._output, self._last
         )
-        return taken, len(rows)
-
-    def tensors(self, context: tuple[Any, int]) -> list[Tensor]:
-        return floating(context[0])
-
-    def with_tensors(self, context: tuple[Any, int], tensors: Sequence[Tensor]) -> tuple[Any, int]:
-        return with_floating(context[0], tensors), context[1]
 
 
-def floating(tree: Any) -> list[Tensor]:
-    """The floating-point tensors of a tree."""
-    leaves = pytree.tree_leaves(tree)
-    return [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+class LoopModule(Module):
+    """A loop as a module, for a number of iterations or until a stop rule.
 
+    Args:
+        loop: The loop; its modules become parts of this one.
+        steps: Number of iterations.
+        rule: A rule that stops samples earlier.
+    """
 
-def with_floating(tree: Any, tensors: Sequence[Tensor]) -> Any:
-    """A tree with other floating-point tensors."""
-    others = iter(tensors)
-    return pytree.tree_map_only(
-        Tensor, lambda t: next(others) if t.is_floating_point() else t, tree
-    )
+    def __init__(self, loop: Loop, steps: int, rule: Any = None) -> None:
+        super().__init__()
+        self.loop, self.steps, self.rule = loop, steps, rule
+        self.parts = ModuleList(loop.modules)
+
+    def forward(self, *inputs: Any) -> Any:
+        """Return the model's output."""
+        return self.loop.run(*inputs, steps=self.steps, until=self.rule)
 
 
 def _same(inputs: tuple[Any, ...], others: tuple[Any, ...]) -> bool:
@@ -346,12 +312,3 @@ def _same(inputs: tuple[Any, ...], others: tuple[Any, ...]) -> bool:
 def _take(tree: Any, rows: Tensor) -> Any:
     """Some samples of a tree of tensors."""
     return pytree.tree_map_only(Tensor, lambda t: t[rows], tree)
-
-
-def _room(like: Tensor, samples: int) -> Tensor:
-    return like.new_empty((samples, *like.shape[1:]))
-
-
-def _put(tree: Any, rows: Tensor, values: Any) -> Any:
-    """A tree of tensors with other values for some samples; gradients go through these."""
-    return pytree.tree_map(lambda t, v: t.index_copy(0, rows, v), tree, values)

@@ -21,45 +21,28 @@ _TRIED = 8  # runs that are examined
 
 
 class Inner(NamedTuple):
-    """The value of an operation of the same repeat.
+    """The value of an operation of the same repeat."""
 
-    Attributes:
-        place: Number of the operation within the repeat.
-    """
-
-    place: int
+    place: int  # number of the operation within the repeat
 
 
 class Previous(NamedTuple):
-    """The value of an operation of an earlier repeat: a part of the state.
-
-    Attributes:
-        place: Number of the operation within the repeat.
-        first: Values in its place before the first repeats; more than one if it is older.
-    """
+    """The value of an operation of an earlier repeat: a part of the state."""
 
     place: int
-    first: tuple[Any, ...]
+    first: tuple[Any, ...]  # values before the first repeats; more than one if it is older
 
 
 class Fixed(NamedTuple):
-    """A value that is the same in all repeats.
+    """A value that is the same in all repeats."""
 
-    Attributes:
-        value: A node from before the loop, or a constant.
-    """
-
-    value: Any
+    value: Any  # a node from before the loop, or a constant
 
 
 class Stepped(NamedTuple):
-    """A value of each repeat's own, such as a step index.
+    """A value that differs from repeat to repeat, such as a step index."""
 
-    Attributes:
-        values: Nodes from before the loop, or constants, one for each repeat.
-    """
-
-    values: tuple[Any, ...]
+    values: tuple[Any, ...]  # nodes from before the loop, or constants, one for each repeat
 
 
 Argument = Inner | Previous | Fixed | Stepped
@@ -67,23 +50,14 @@ Argument = Inner | Previous | Fixed | Stepped
 
 @dataclass(frozen=True, eq=False)
 class Repeats:
-    """A run of repeats that follow from one another.
-
-    Attributes:
-        trace: The trace.
-        start: Number of its first operation.
-        period: Operations in a repeat.
-        count: Repeats.
-        arguments: For each operation of a repeat its flattened arguments.
-        state: What passes from repeat to repeat, and what the output takes of the last.
-    """
+    """A run of repeats that follow from one another."""
 
     trace: Trace
-    start: int
-    period: int
+    start: int  # number of the first operation
+    period: int  # operations in a repeat
     count: int
-    arguments: tuple[tuple[Argument, ...], ...]
-    state: tuple[Previous, ...]
+    arguments: tuple[tuple[Argument, ...], ...]  # of each operation of a repeat, flattened
+    state: tuple[Previous, ...]  # what passes from repeat to repeat, and to the output
 
     @property
     def stop(self) -> int:
@@ -145,12 +119,7 @@ def find_repeats(trace: Trace) -> list[Repeats]:
 
 
 def _labels(trace: Trace, *, exact: bool) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """A number for each operation, the same for those that a loop may repeat.
-
-    Args:
-        trace: The trace.
-        exact: Whether numbers among the arguments count.
-    """
+    """A number for each operation, the same for repeats; ``exact``: numbers in arguments count."""
     known: dict[Any, int] = {}
     labels = []
     for node in trace.nodes:
@@ -253,7 +222,7 @@ def _argument(
 def _used_after(
     trace: Trace, stop: int, place: dict[fx.Node, tuple[int, int]]
 ) -> set[tuple[int, int]]:
-    """Which values of which repeats are used after the loop."""
+    """Places of values that are used after the loop: repeat and operation."""
     used = [leaf for node in trace.nodes[stop:] for leaf in trace.arguments(node)[0]]
     used += [trace.source(value) for value in trace.outputs]
     return {place[leaf] for leaf in used if isinstance(leaf, fx.Node) and leaf in place}

@@ -14,26 +14,20 @@ from shoal.loops.trace import Trace, is_random
 
 
 class Segments:
-    """The three parts of a traced loop, as programs of their operations.
-
-    Attributes:
-        repeats: The loop.
-        shared: Nodes from before the loop that repeats or the output use: the context.
-        steps: Values that change from repeat to repeat.
-        random: Whether a repeat draws random numbers.
-    """
+    """The three parts of a traced loop, as programs of their operations."""
 
     def __init__(self, repeats: Repeats) -> None:
         self.repeats, trace = repeats, repeats.trace
         before, after = trace.nodes[: repeats.start], trace.nodes[repeats.stop :]
         loop = trace.nodes[repeats.start : repeats.stop]
-        self.random = any(map(is_random, repeats.body))
+        self.random = any(map(is_random, repeats.body))  # whether a repeat draws random numbers
+        # values that change from repeat to repeat
         self.steps = [a for a in dict.fromkeys(repeats.all_arguments) if isinstance(a, Stepped)]
         fixed = [a.value for a in repeats.all_arguments if isinstance(a, Fixed)]
         fixed += [value for one in self.steps for value in one.values]
         fixed += [leaf for node in after for leaf in trace.arguments(node)[0]]
         fixed += [trace.source(value) for value in trace.outputs]
-        inside = {*loop, *after}
+        inside = {*loop, *after}  # all else is the context
         self.shared = tuple(
             dict.fromkeys(v for v in fixed if isinstance(v, fx.Node) and v not in inside)
         )
@@ -103,14 +97,9 @@ def _program(
     outputs: Iterable[Any],
     keys: Callable[[fx.Node, list[Any]], list[Any]] | Mapping[fx.Node, Any],
 ) -> Module:
-    """Some operations as a function of some values.
+    """Some operations as a function of values with the keys ``inputs``, for those of ``outputs``.
 
-    Args:
-        trace: The trace.
-        nodes: The operations, in their order.
-        inputs: Keys of the values that it is called with.
-        outputs: Keys of the values that it returns.
-        keys: The keys of an operation's arguments; or keys that stand for other nodes.
+    ``keys`` returns the keys of an operation's arguments, or has keys that stand for other nodes.
     """
     graph = fx.Graph()
     made: dict[Any, Any] = {}
@@ -145,19 +134,12 @@ def _is_progression(values: tuple[Any, ...]) -> bool:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the samples are in a value, by its sizes for two batches.
+    """Where the samples are in a value, by its sizes for two batches."""
 
-    Attributes:
-        dim: The dimension that grows with the batch; ``None`` if none does.
-        factor: Entries of this dimension for each sample; zero for a value without samples.
-        coupled: Whether several dimensions grow, as of a matrix of pairs of samples.
-        shape: All sizes, for one sample.
-    """
-
-    dim: int | None
-    factor: int
-    coupled: bool
-    shape: tuple[int, ...]
+    dim: int | None  # dimension that grows with the batch
+    factor: int  # entries of this dimension for each sample; zero for a value without samples
+    coupled: bool  # whether several dimensions grow, as of a matrix of pairs of samples
+    shape: tuple[int, ...]  # all sizes, for one sample
 
     @classmethod
     def of(cls, first: Any, second: Any, batches: tuple[int, int]) -> "Layout":

@@ -3,24 +3,21 @@
 import json
 import math
 import os
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import Module
 
 from shoal.core.checks import as_path, integer, real, seeded
 from shoal.core.files import finite, write_json
-from shoal.core.torch_compat import pytree
 from shoal.core.words import counted
 from shoal.loops.decisions import Decision, Decisions, decisions_of
 from shoal.loops.find import find_loop
-from shoal.loops.loop import Loop, Memory, Output, State, rows_of
-from shoal.loops.signals import WORDS, Signals
-from shoal.loops.trace import batch_of, rows_of_inputs
+from shoal.loops.loop import Loop, Memory, Output, State, Stopping, rows_of
+from shoal.loops.trace import batch_of, first_samples, rows_of_inputs
 from shoal.networks.modules import evaluating
 
 _CHOOSE, _CALIBRATE = 0.2, 0.7  # shares of the samples; savings are measured on the rest
@@ -28,6 +25,13 @@ _THRESHOLDS = 100
 _BLOCK = 256  # samples that are run at once
 _TRACED = 32  # samples that a loop is looked for with
 _FORMAT = "shoal stop rule 1"
+_WORDS = {  # what each signal measures; the smaller, the more settled the sample is
+    "output": "largest change of a decision's probabilities",
+    "state": "change of the state, scaled to length one",
+    "margin": "distance of the least margin of a decision from one",
+    "ratio": "largest change of a decision's probabilities, relative to its margin",
+    "acceleration": "change of the change of a decision's probabilities",
+}
 
 
 @dataclass(frozen=True, repr=False)
@@ -71,7 +75,7 @@ class CalibratedRule:
         memory, signals = self._signals.update(memory, output, state)
         return memory, (signals[:, 0] <= self.threshold) | (n >= self.steps)
 
-    def start(self) -> "Stopping":
+    def start(self) -> Stopping:
         """Return an object that applies the rule to one batch, in a loop of your own.
 
         Example:
@@ -120,45 +124,14 @@ class CalibratedRule:
                 f"runs all {counted(self.steps, 'iteration')}: no threshold ensures that {promise}"
             )
         return (
-            f"stops a sample once the {WORDS[self.signal]} is at most {self.threshold:.3g}, after "
+            f"stops a sample once the {_WORDS[self.signal]} is at most {self.threshold:.3g}, after "
             f"{counted(self.steps, 'iteration')} at the latest: {self.savings:.0%} fewer "
             f"iterations on {counted(self.measured_on, 'held-out sample')}; {promise}"
         )
 
     @property
-    def _signals(self) -> Signals:
+    def _signals(self) -> "Signals":
         return Signals(self.decisions, (self.signal,))
-
-
-class Stopping:
-    """A stop rule applied to one batch; call it after each iteration.
-
-    Attributes:
-        output: The output of each sample where it stopped, or the last one.
-        iterations: Number of iterations of each sample.
-    """
-
-    def __init__(self, rule: CalibratedRule) -> None:
-        self.rule, self.n = rule, 0
-        self.output: Output = None
-
-    def __call__(self, output: Output, state: State) -> bool:
-        """Take note of the next iteration, of all samples; return whether all have stopped."""
-        self.n += 1
-        if self.n == 1:
-            self._memory = self.rule.begin(output, state)
-            self.output = output
-            self._active = torch.ones_like(rows_of(state)[:, 0], dtype=torch.bool)
-            self.iterations = self._active.long()
-            return False
-        kept = self._active.nonzero()[:, 0]
-        self.output = pytree.tree_map(
-            lambda old, new: old.index_copy(0, kept, new[kept]), self.output, output
-        )
-        self.iterations = self.iterations + self._active
-        self._memory, stop = self.rule.update(self._memory, output, state, self.n)
-        self._active = self._active & ~stop
-        return not bool(self._active.any())
 
 
 def stop_rule(
@@ -190,7 +163,7 @@ def stop_rule(
 
     Args:
         loop: A loop, or a model, whose loop is then found.
-        inputs: The model's inputs; those of the loop's own batch if there are none.
+        inputs: The model's inputs; by default the loop's own batch.
         risk: Largest share of samples that may change.
         confidence: Probability that the risk is kept.
         y: Labels, per sample or per decision; -100 is ignored.
@@ -221,18 +194,16 @@ def stop_rule(
     risk = real("risk", risk, above=0, below=1)
     confidence = real("confidence", confidence, above=0, below=1)
     if isinstance(loop, Module):
-        loop = find_loop(
-            loop, *rows_of_inputs(inputs, torch.arange(min(_TRACED, batch_of(inputs))))
-        )
+        loop = find_loop(loop, *first_samples(inputs, _TRACED))
     if not isinstance(loop, Loop):
         raise TypeError(f"loop must be a Loop or a module, got {type(loop).__name__}")
     inputs = inputs or loop.inputs
     steps = integer("steps", loop._count(steps), at_least=3)
     check_loop(loop)
-    few = torch.arange(min(_BLOCK, batch_of(inputs)))
-    with _evaluating(loop), torch.no_grad():
-        first = loop.run(*rows_of_inputs(inputs, few), steps=steps)
-    decisions = decisions_of(first, y if y is None else y[: len(few)], decision=decision)
+    few = first_samples(inputs, _BLOCK)
+    with evaluating(nn.ModuleList(loop.modules)), torch.no_grad():
+        first = loop.run(*few, steps=steps)
+    decisions = decisions_of(first, y if y is None else y[:_BLOCK], decision=decision)
     return rule_for(
         loop, inputs, decisions, risk=risk, confidence=confidence, y=y, steps=steps, seed=seed
     )
@@ -251,19 +222,16 @@ def rule_for(
 ) -> CalibratedRule:
     """Calibrate a rule for given decisions, as :func:`stop_rule` does."""
     samples = batch_of(inputs)
-    _check_enough(samples, risk, confidence)
+    needed = math.ceil(math.log1p(-confidence) / math.log1p(-risk))  # if none of them changes
+    if int(_CALIBRATE * samples) < needed:
+        raise ValueError(
+            f"inputs must have at least {math.ceil(needed / _CALIBRATE)} samples for a risk of "
+            f"{risk:g} with a confidence of {confidence:g}, since {_CALIBRATE:.0%} of them, "
+            f"{needed}, calibrate the rule; got {samples}"
+        )
     record = record_of(loop, inputs, decisions, steps, y)
     order = torch.randperm(samples, generator=seeded("seed", seed))
     return calibrated(record, order, risk, confidence)
-
-
-@contextmanager
-def _evaluating(loop: Loop) -> Iterator[None]:
-    """A context with the modules of a loop in evaluation mode."""
-    with ExitStack() as stack:
-        for module in loop.modules:
-            stack.enter_context(evaluating(module))
-        yield
 
 
 def check_loop(loop: Loop) -> None:
@@ -278,35 +246,87 @@ def check_loop(loop: Loop) -> None:
         )
 
 
-def _check_enough(samples: int, risk: float, confidence: float) -> None:
-    """Refuse fewer samples than the bound needs if none of those that calibrate changes."""
-    needed = math.ceil(math.log1p(-confidence) / math.log1p(-risk))
-    if int(_CALIBRATE * samples) < needed:
-        raise ValueError(
-            f"inputs must have at least {math.ceil(needed / _CALIBRATE)} samples for a risk of "
-            f"{risk:g} with a confidence of {confidence:g}, since {_CALIBRATE:.0%} of them, "
-            f"{needed}, calibrate the rule; got {samples}"
-        )
+class Signals:
+    """Signals of each sample after each iteration.
+
+    Args:
+        decisions: How an output is read as decisions.
+        names: Signals to compute; all that the kind of decision has if ``None``.
+    """
+
+    def __init__(self, decisions: Decisions, names: tuple[str, ...] | None = None) -> None:
+        self.decisions = decisions
+        missing = {"value": {"margin", "ratio"}, "label": {*_WORDS} - {"state"}}
+        self.names = names or tuple(n for n in _WORDS if n not in missing.get(decisions.kind, ()))
+        self._probabilities = bool({*self.names} - {"state"})
+
+    @torch.no_grad()
+    def begin(self, output: Output, state: State) -> Memory:
+        """Return the memory after the first iteration; one entry per sample."""
+        memory = {}
+        if "state" in self.names:
+            rows = rows_of(state)
+            rows = rows.float() if rows.dtype.itemsize < 4 else rows
+            memory["state"] = torch.nn.functional.normalize(rows, dim=1)
+        if self._probabilities:
+            memory["probabilities"] = self._read(output)
+        if "acceleration" in self.names:
+            memory["change"] = torch.full_like(memory["probabilities"], torch.inf)
+        return memory
+
+    @torch.no_grad()
+    def update(self, before: Memory, output: Output, state: State) -> tuple[Memory, Tensor]:
+        """Return the memory after a further iteration, and the signals (samples, signals)."""
+        now = self.begin(output, state)
+        found: dict[str, Callable[[], Tensor]] = {}
+        if "state" in now:
+            found["state"] = lambda: (now["state"] - before["state"]).norm(dim=1)
+        if self._probabilities:
+            margin = self._margin(now["probabilities"])
+            change = now["probabilities"] - before["probabilities"]
+            size = self._size(change)
+            found["output"] = lambda: size.amax(1)
+            found["margin"] = lambda: 1 - margin.amin(1)
+            found["ratio"] = lambda: (size / margin).nan_to_num(torch.inf, torch.inf).amax(1)
+        if "change" in now:
+            now["change"] = change
+            found["acceleration"] = lambda: self._size(change - before["change"]).amax(1)
+        return now, torch.stack([found[name]().double() for name in self.names], 1)
+
+    def _read(self, output: Output) -> Tensor:
+        """Probabilities of the decisions, or values in units of their spread."""
+        scores = self.decisions.scores(output)
+        scores = scores.float() if scores.dtype.itemsize < 4 else scores
+        if self.decisions.kind == "class":
+            return scores.softmax(-1)
+        if self.decisions.kind == "sign":
+            threshold = self.decisions.threshold
+            return scores if threshold else scores.sigmoid()  # which are probabilities already
+        return scores / self.decisions.scale
+
+    def _size(self, change: Tensor) -> Tensor:
+        """The size of a change; shape (samples, decisions)."""
+        if self.decisions.kind == "value":
+            return change.square().sum(-1).sqrt()
+        return change.abs().sum(-1) / min(change.shape[-1], 2)
+
+    def _margin(self, probabilities: Tensor) -> Tensor:
+        """Distance of the two largest probabilities; shape (samples, decisions)."""
+        if self.decisions.kind == "class":
+            first, second = probabilities.topk(2, -1).values.unbind(-1)
+            return first - second
+        return (2 * probabilities[..., 0] - 1).abs()
 
 
 class Record(NamedTuple):
-    """What is known of all iterations of all samples.
+    """Signals of all iterations of all samples, and where stopping loses a decision."""
 
-    Attributes:
-        signals: All signals; shape (samples, iterations 2 to N - 1, signals).
-        lost: Whether a sample that stops there is counted; shape (samples, iterations 2 to N).
-        names: Names of the signals.
-        decisions: How an output is read as decisions.
-        steps: The full count N.
-        labeled: Whether losses are those of right decisions.
-    """
-
-    signals: Tensor
-    lost: Tensor
-    names: tuple[str, ...]
+    signals: Tensor  # (samples, iterations 2 to N - 1, signals)
+    lost: Tensor  # (samples, iterations 2 to N)
+    names: tuple[str, ...]  # names of the signals
     decisions: Decisions
-    steps: int
-    labeled: bool
+    steps: int  # the full count N
+    labeled: bool  # whether losses are those of right decisions
 
 
 @torch.no_grad()
@@ -319,9 +339,18 @@ def record_of(
 ) -> Record:
     """Run a loop to the full count, and record signals and changes of decisions."""
     measured, signals, lost = Signals(decisions), [], []
-    with _evaluating(loop):
+    with evaluating(nn.ModuleList(loop.modules)):
         for rows in torch.arange(batch_of(inputs)).split(_BLOCK):
-            found, decided = _trajectory(loop, rows_of_inputs(inputs, rows), steps, measured)
+            found, decided = [], []
+            several = loop.trajectory(*rows_of_inputs(inputs, rows), steps=steps)
+            for n, (state, output) in enumerate(several, 1):
+                if n == 1:
+                    memory = measured.begin(output, state)
+                    continue
+                decided.append(decisions(output))
+                if n < steps:
+                    memory, now = measured.update(memory, output, state)
+                    found.append(now)
             last = decided[-1]
             check_decided(decisions, last, rows)
             if y is None:
@@ -330,30 +359,11 @@ def record_of(
                 labels = decisions.labels(y[rows.to(y.device)], last)
                 right = decisions.same(last, labels)
                 changed = [(right & ~decisions.same(one, labels)).any(1) for one in decided]
-            signals.append(found.cpu())
+            signals.append(torch.stack(found, 1).cpu())
             lost.append(torch.stack(changed, 1).cpu())
     return Record(
         torch.cat(signals), torch.cat(lost), measured.names, decisions, steps, y is not None
     )
-
-
-def _trajectory(
-    loop: Loop, inputs: tuple[Any, ...], steps: int, signals: Signals
-) -> tuple[Tensor, list[Tensor]]:
-    """Signals of iterations 2 to N - 1, and decisions of iterations 2 to N."""
-    found, decided, memory = [], [], None
-    state, context = loop.begin(*inputs)
-    for n in range(1, steps + 1):
-        state = loop.step(state, context, n - 1)
-        output = loop.head(state, context)
-        if n == 1:
-            memory = signals.begin(output, state)
-            continue
-        decided.append(signals.decisions(output))
-        if n < steps:
-            memory, now = signals.update(memory, output, state)
-            found.append(now)
-    return torch.stack(found, 1), decided
 
 
 def check_decided(decisions: Decisions, last: Tensor, rows: Tensor) -> None:
@@ -376,27 +386,34 @@ def calibrated(record: Record, order: Tensor, risk: float, confidence: float) ->
     best, signal, grid = -1.0, 0, torch.empty(0)
     for index in range(len(record.names)):
         thresholds = _thresholds(record.signals[chosen][:, :, index])
-        accepted = -math.inf
-        for threshold in thresholds.tolist():
-            lost, used = _stopped(record, chosen, index, threshold)
-            if float(lost.double().mean()) > risk / 2:
-                break
-            accepted = threshold
+        accepted = _accepted(
+            record, chosen, index, thresholds, lambda lost: float(lost.double().mean()) <= risk / 2
+        )
         saved = _savings(_stopped(record, chosen, index, accepted)[1], record.steps)
         if saved > best:
             best, signal, grid = saved, index, thresholds
-    accepted = -math.inf
-    for threshold in grid.tolist():
-        lost, _ = _stopped(record, calibration, signal, threshold)
-        if _at_most(int(lost.sum()), len(lost), risk) > 1 - confidence:
-            break
-        accepted = threshold
+    accepted = _accepted(
+        record, calibration, signal, grid,
+        lambda lost: _at_most(int(lost.sum()), len(lost), risk) <= 1 - confidence,
+    )  # fmt: skip
     lost, used = _stopped(record, held_out, signal, accepted)
     return CalibratedRule(
         record.names[signal], accepted, record.decisions, record.steps, risk, confidence,
         len(calibration), _savings(used, record.steps), float(lost.double().mean()),
         len(held_out), record.labeled,
     )  # fmt: skip
+
+
+def _accepted(
+    record: Record, rows: Tensor, signal: int, thresholds: Tensor, test: Callable[[Tensor], bool]
+) -> float:
+    """The last threshold before the first whose losses fail a test; minus infinity without one."""
+    accepted = -math.inf
+    for threshold in thresholds.tolist():
+        if not test(_stopped(record, rows, signal, threshold)[0]):
+            break
+        accepted = threshold
+    return accepted
 
 
 def _thresholds(signals: Tensor) -> Tensor:

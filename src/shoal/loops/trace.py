@@ -3,8 +3,8 @@
 import io
 import logging
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, redirect_stderr
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,11 +13,8 @@ from torch import Tensor, fx
 from torch.nn import Module
 
 from shoal.core.torch_compat import pytree
+from shoal.equilibrium import Equilibrium
 
-_RECORDERS = (
-    *("torch.fx.experimental.symbolic_shapes", "torch.export", "torch._export"),
-    "torch._subclasses.fake_tensor",
-)
 _IDENTITIES = {  # operations that pass their first argument on
     *("aten::detach", "aten::detach_", "aten::alias", "aten::lift_fresh_copy"),
     *("aten::lift_fresh", "aten::lift"),
@@ -25,29 +22,22 @@ _IDENTITIES = {  # operations that pass their first argument on
 HINT = "pass the loop as shoal.Loop(cell, z0, *inputs, head=..., steps=...)"
 
 
+_REPEATS = 3  # iterations that are traced in place of a solve
+_TORCHDEQ = ("torchdeq.core", "DEQBase"), ("shoal.adapters.torchdeq", "DEQ")
+
+
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """The operations of one forward pass, in their order.
+    """The operations of one forward pass, in their order."""
 
-    Attributes:
-        nodes: The operations that compute something.
-        sources: For each operation that only passes a value on, the value's own.
-        tensors: By the name of a placeholder, the name of the parameter or buffer it stands for.
-        constants: By the name of a placeholder, the constant tensor it stands for.
-        inputs: Placeholders of the model's inputs, flattened.
-        outputs: Values that the model returns, flattened; constants among them stand as they are.
-        structure: Tree of the outputs.
-        dynamic: Whether it holds for batches of any size.
-    """
-
-    nodes: tuple[fx.Node, ...]
-    sources: dict[fx.Node, fx.Node]
-    tensors: dict[str, str]
-    constants: dict[str, Tensor]
-    inputs: tuple[fx.Node, ...]
-    outputs: tuple[Any, ...]
-    structure: Any
-    dynamic: bool
+    nodes: tuple[fx.Node, ...]  # those that compute something
+    sources: dict[fx.Node, fx.Node]  # by an operation that passes a value on: the value
+    tensors: dict[str, str]  # by a placeholder's name: a parameter or buffer
+    constants: dict[str, Tensor]  # by a placeholder's name
+    inputs: tuple[fx.Node, ...]  # placeholders of the model's inputs, flattened
+    outputs: tuple[Any, ...]  # what the model returns, flattened: nodes and constants
+    structure: Any  # tree of the outputs
+    dynamic: bool  # whether it holds for batches of any size
 
     def source(self, value: Any) -> Any:
         """The operation that computed a value; a constant is returned as it is."""
@@ -95,19 +85,19 @@ def rows_of_inputs(inputs: tuple[Any, ...], rows: Tensor) -> tuple[Any, ...]:
     return found
 
 
-def trace(model: Module, inputs: tuple[Any, ...], *, dynamic: bool) -> Trace:
-    """Trace the forward pass of a model in evaluation mode.
+def first_samples(inputs: tuple[Any, ...], most: int) -> tuple[Any, ...]:
+    """At most so many samples of a model's inputs, from the first on."""
+    return rows_of_inputs(inputs, torch.arange(min(most, batch_of(inputs))))
 
-    Args:
-        model: The model.
-        inputs: Its inputs; the first dimension of the first tensor counts samples.
-        dynamic: Whether the batch is of any size; else of that of the inputs.
+
+def trace(model: Module, inputs: tuple[Any, ...], *, dynamic: bool) -> Trace:
+    """Trace the forward pass of a model in evaluation mode, for one batch size or for all.
 
     Raises:
         ValueError: If the model cannot be traced.
     """
     samples = batch_of(inputs)
-    inputs = pytree.tree_map_only(Tensor, Tensor.detach, inputs)  # the exporter marks what it gets
+    inputs = pytree.tree_map_only(Tensor, Tensor.detach, inputs)  # the exporter marks its inputs
     size = torch.export.Dim.DYNAMIC if dynamic else None
     sizes = pytree.tree_map(
         lambda leaf: (
@@ -153,12 +143,8 @@ def _read(program: Any, *, dynamic: bool) -> Trace:
             nodes.append(node)
     nodes = [*sizes, *nodes]
     (final,) = (node for node in program.graph.nodes if node.op == "output")
-    user = [
-        index
-        for index, spec in enumerate(program.graph_signature.output_specs)
-        if spec.kind.name == "USER_OUTPUT"
-    ]
-    outputs = tuple(final.args[0][index] for index in user)
+    pairs = zip(final.args[0], program.graph_signature.output_specs, strict=True)
+    outputs = tuple(value for value, spec in pairs if spec.kind.name == "USER_OUTPUT")
     structure = program.call_spec.out_spec
     return Trace(
         *(tuple(nodes), sources, tensors, constants, tuple(inputs), outputs, structure),
@@ -209,15 +195,85 @@ def _reason(model: Module, error: Exception) -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """A context in which the exporter writes no records of what it tries."""
-    loggers = [logging.getLogger(name) for name in _RECORDERS]
-    before = [logger.disabled for logger in loggers]
-    for logger in loggers:
-        logger.disabled = True
+    """A context in which the exporter logs nothing."""
+    before = logging.root.manager.disable
+    logging.disable()
     try:
         with redirect_stderr(io.StringIO()), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        for logger, was in zip(loggers, before, strict=True):
-            logger.disabled = was
+        logging.disable(before)
+
+
+def iterations_of(model: Module, inputs: tuple[Any, ...]) -> int | None:
+    """How many iterations a model's own solver makes; ``None`` if the model has no such layer."""
+    host: Any = _host(model)
+    if host is None:
+        return None
+    forward, counts = host.forward, [1]
+
+    def noted(*arguments: Any, **named: Any) -> Any:
+        found = forward(*arguments, **named)
+        steps = found[1]["nstep"] if _is_torchdeq(host) else host.solution.steps
+        counts.append(int(torch.as_tensor(steps).max()))
+        return found
+
+    with torch.no_grad(), _calling(host, noted):
+        model(*inputs)
+    return max(counts)
+
+
+@contextmanager
+def unrolled(model: Module) -> Iterator[None]:
+    """A context in which a layer that solves makes a few plain iterations instead."""
+    host = _host(model)
+
+    def call(*arguments: Any, **named: Any) -> Any:
+        cell, state, finish = _call(host, arguments, named)
+        for _ in range(_REPEATS):
+            state = cell(state)
+        return finish(state)
+
+    with nullcontext() if host is None else _calling(host, call):
+        yield
+
+
+def _call(
+    host: Any, arguments: tuple[Any, ...], named: dict[str, Any]
+) -> tuple[Callable[[Any], Any], Any, Callable[[Any], Any]]:
+    """The cell of a call, its first state, and what the layer returns for a state."""
+    if _is_torchdeq(host):
+        call = {**dict(zip(("func", "z_init"), arguments, strict=False)), **named}
+        function, start = call["func"], call["z_init"]
+        if isinstance(start, list | tuple):
+            return lambda z: list(function(*z)), list(start), lambda z: ([z], {})
+        return function, start, lambda z: ([z], {})
+    given = list(arguments) or [named.pop("z0")]
+    start, inputs = given[0], given[1:]
+    return lambda z: host.cell(z, *inputs, **named), start, lambda z: z
+
+
+def _host(model: Module) -> Module | None:
+    """The layer of a model that solves for an equilibrium."""
+    every = model.modules()
+    hosts = [one for one in every if isinstance(one, Equilibrium) or _is_torchdeq(one)]
+    if len(hosts) > 1:
+        raise ValueError(f"model must have exactly one equilibrium layer, got {len(hosts)}")
+    return hosts[0] if hosts else None
+
+
+def _is_torchdeq(module: object) -> bool:
+    return any((base.__module__, base.__name__) in _TORCHDEQ for base in type(module).__mro__)
+
+
+@contextmanager
+def _calling(host: Module, forward: Callable[..., Any]) -> Iterator[None]:
+    """A context in which a layer calls another function."""
+    before = dict(vars(host))
+    vars(host)["forward"] = forward
+    try:
+        yield
+    finally:
+        del vars(host)["forward"]
+        vars(host).update({k: v for k, v in before.items() if k == "forward"})

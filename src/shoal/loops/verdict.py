@@ -1,90 +1,42 @@
-"""How many iterations to run, and whether the loop matters: choices from a curve."""
+"""What an output does in the long run, how many iterations to run, and whether a loop matters."""
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from shoal.loops.curve import Curve, Recording
+from shoal.loops.curve import LONGEST_PERIOD, Curve, Recording
 
 Matters = Literal["yes", "no", "hurts", "unknown"]
 RunningOn = Literal["helps", "hurts", "changes nothing", "unknown"]
 
+_SMALL = 0.01  # path of the second half, over the spread of outputs, that counts as rest
+_SAME = 0.05  # distance of states a period apart, over a move
+_WINDOWS = 8
+_GROWS = 4.5  # ratio of the paths of two octaves: 2 for constant moves, 4 for quadratic growth
+_FALLS = 0.8  # the same ratio of a path that ends; 1 for logarithmic growth
+_FADES = 0.7  # ratio of the last and the first moves of a series that ends
+_STRAIGHT = 0.5  # share of a path that is covered between its ends
 _ALIKE = 0.99  # agreement that counts as the same decisions
 _SOLVED = 0.95  # share of samples, alike in all decisions, of a loop that does not matter
 _NEARLY = 0.9  # agreement with the long run, from which an unlabeled loop may be run to its rest
-_WORST = -1e30  # quality of what is not finite
+_WORST = -1e30  # quality of outputs that are not finite
 _FLAT = 0.25  # points of quality within which two counts are equally good
 _LOSS = 2.0  # points of quality that running on must lose to hurt
 _MOST = 100.0  # points of one sample that count as evidence, so that a few outliers hide nothing
 
 
-@dataclass(frozen=True)
-class Choice:
-    """What a curve says.
-
-    Attributes:
-        stop_at: Number of iterations to run; ``None`` if nothing speaks for any.
-        loop_matters: Whether more than one iteration is needed; ``"hurts"`` if iterations make the
-            output worse.
-        running_on: What iterations beyond the trained count do.
-    """
+class Choice(NamedTuple):
+    """The advice of a curve."""
 
     stop_at: int | None
     loop_matters: Matters
     running_on: RunningOn
 
 
-def choose(
-    curve: Curve,
-    run: Recording,
-    trained: int | None,
-    counted: Tensor,
-    *,
-    converging: float,
-    alike: float | None = None,
-) -> Choice:
-    """Choose by the quality of outputs if it is known, else by agreement.
-
-    Args:
-        curve: The curve.
-        run: The recording that it was made of.
-        trained: The count that the model runs.
-        counted: Which samples count.
-        converging: Share of samples whose output converges.
-        alike: Agreement of two random starts; ``None`` if the start is not random.
-    """
-    if run.quality:
-        return _by_quality(_Qualities(run, counted), curve, trained)
-    return _by_agreement(curve, trained, converging, min(_ALIKE, alike or 1.0))
-
-
-class _Qualities:
-    """Qualities of samples at the grid, in points."""
-
-    def __init__(self, run: Recording, counted: Tensor) -> None:
-        rows = counted.cpu()
-        several = torch.stack([value.cpu()[rows] for value, _ in run.quality])
-        several = several.nan_to_num(nan=_WORST, neginf=_WORST)
-        weights = run.quality[0][1].cpu()[rows]
-        shares = bool((several <= 1).all())  # as all but scores in units of their own are
-        unit = 1.0 if shares else float(several[len(several) // 2].std()) or 1.0
-        self.weights = weights / weights.mean().clamp_min(1e-300)
-        self.points = 100 * several / unit
-        self.means = (self.points * self.weights).mean(1).tolist()
-
-    def gain(self, start: int, end: int) -> tuple[float, bool]:
-        """How many points are gained between two places, and whether chance is ruled out."""
-        each = (self.points[end] - self.points[start]) * self.weights
-        count = len(each)
-        mean, bounded = float(each.mean()), each.clamp(-_MOST, _MOST)
-        error = float(bounded.std()) / count**0.5 if count > 1 else float("inf")
-        return mean, abs(float(bounded.mean())) > 2 * error
-
-
-def _by_quality(quality: _Qualities, curve: Curve, trained: int | None) -> Choice:
-    grid = curve.steps
+def choose_by_quality(curve: Curve, run: Recording, trained: int | None, counted: Tensor) -> Choice:
+    """Choose by the quality of the outputs of the samples that count."""
+    quality, grid = _Qualities(run, counted), curve.steps
     best = max(quality.means)
     good = [k for k, mean in enumerate(quality.means) if mean >= best - _FLAT]
     own = None if trained is None else grid.index(trained)
@@ -112,6 +64,29 @@ def _by_quality(quality: _Qualities, curve: Curve, trained: int | None) -> Choic
     return Choice(grid[stop], matters, running)
 
 
+class _Qualities:
+    """Qualities of samples at the grid, in points."""
+
+    def __init__(self, run: Recording, counted: Tensor) -> None:
+        rows = counted.cpu()
+        several = torch.stack([value.cpu()[rows] for value, _ in run.quality])
+        several = several.nan_to_num(nan=_WORST, neginf=_WORST)
+        weights = run.quality[0][1].cpu()[rows]
+        shares = bool((several <= 1).all())  # as all but scores in units of their own are
+        unit = 1.0 if shares else float(several[len(several) // 2].std()) or 1.0
+        self.weights = weights / weights.mean().clamp_min(1e-300)
+        self.points = 100 * several / unit
+        self.means = (self.points * self.weights).mean(1).tolist()
+
+    def gain(self, start: int, end: int) -> tuple[float, bool]:
+        """How many points are gained between two places, and whether chance is ruled out."""
+        each = (self.points[end] - self.points[start]) * self.weights
+        count = len(each)
+        mean, bounded = float(each.mean()), each.clamp(-_MOST, _MOST)
+        error = float(bounded.std()) / count**0.5 if count > 1 else float("inf")
+        return mean, abs(float(bounded.mean())) > 2 * error
+
+
 def _more_are_solved(curve: Curve, stop: int) -> bool:
     """Whether more samples have all decisions correct than after one iteration, beyond chance."""
     solved = curve.sample_accuracy
@@ -133,9 +108,15 @@ def _place(good: list[int], own: int | None, count: int) -> int:
     return place
 
 
-def _by_agreement(curve: Curve, trained: int | None, converging: float, alike: float) -> Choice:
-    """The least count with the decisions of the trained one, or of the rest of what nears it."""
-    grid = curve.steps
+def choose_by_agreement(
+    curve: Curve, trained: int | None, *, converging: float, starts: float | None
+) -> Choice:
+    """Choose the least count with the decisions of the trained one, or of the long run.
+
+    ``converging`` is the share of samples whose output converges, ``starts`` the agreement of two
+    random starts, if the start is random.
+    """
+    grid, alike = curve.steps, min(_ALIKE, starts or 1.0)
     last = len(grid) - 1
     settled = _from([one.value >= alike for one in curve.settled], last)
     rests = converging >= _NEARLY
@@ -170,3 +151,64 @@ def _surer(curve: Curve, own: int, later: int) -> bool:
     if curve.confidence is None:
         return False
     return curve.confidence[later] >= curve.confidence[own]
+
+
+def behaviors(run: Recording, scale: float) -> list[tuple[str, int]]:
+    """The behavior of each sample's output, and the period of its cycle, or zero.
+
+    ``scale`` is the spread of the outputs of different samples.
+    """
+    norms = torch.stack(run.norms).cpu()
+    if not run.moves:
+        finite = norms[-1].isfinite().tolist()
+        return [("converges" if one else "diverges", 0) for one in finite]
+    moves = torch.stack(run.moves).cpu()
+    recent = torch.stack(list(run.recent)).cpu()
+    across = torch.linalg.vector_norm(recent[-1] - run.halfway.cpu(), dim=1)
+    return [
+        _behavior(moves[:, row], norms[:, row], recent[:, row], float(across[row]), scale)
+        for row in range(moves.shape[1])
+    ]
+
+
+def _behavior(
+    moves: Tensor, norms: Tensor, recent: Tensor, across: float, scale: float
+) -> tuple[str, int]:
+    """The behavior of one sample, and its period."""
+    if not bool(norms.isfinite().all()):
+        return "diverges", 0
+    half, quarter = len(moves) // 2, len(moves) // 4
+    later, earlier = float(moves[half:].sum()), float(moves[quarter:half].sum())
+    if later <= _SMALL * scale:
+        return "converges", 0
+    if later > _GROWS * earlier and norms[-1] > 2 * norms[half]:
+        return "diverges", 0
+    if _decays(moves):
+        return "converges", 0
+    period = _period(recent)
+    if period:
+        return "cycles", period
+    if later < _FALLS * earlier:
+        return "converges", 0
+    return ("drifts" if across > _STRAIGHT * later else "wanders"), 0
+
+
+def _decays(moves: Tensor) -> bool:
+    """Whether moves fall like a geometric series, by a factor that does not tend to one."""
+    windows = moves.tensor_split(_WINDOWS)[2:]
+    if not all(len(one) for one in windows):
+        return False
+    largest = torch.stack([one.max() for one in windows]).clamp_min(1e-300)
+    factors = largest[1:] / largest[:-1]
+    falls = bool((factors < 1).all()) and bool(largest[-1] < _FADES * largest[0])
+    return falls and bool(factors[-1] < factors[:-1].mean() + 0.03)
+
+
+def _period(recent: Tensor) -> int:
+    """The shortest period of the last outputs; zero if there is none."""
+    for period in range(2, min(LONGEST_PERIOD, (len(recent) - 1) // 2) + 1):
+        apart = torch.linalg.vector_norm(recent[period:] - recent[:-period], dim=1)
+        move = torch.linalg.vector_norm(recent[1:] - recent[:-1], dim=1).max()
+        if bool((apart[-period:] <= _SAME * move).all()):
+            return period
+    return 0

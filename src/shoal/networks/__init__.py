@@ -7,8 +7,7 @@ from shoal.networks.equilibrium import EquilibriumNetwork
 from shoal.networks.gain import WellPosedness
 from shoal.networks.monotone import MonotoneCell
 from shoal.networks.network import Network
-from shoal.networks.onnx import export
-from shoal.networks.saving import load, save
+from shoal.networks.saving import export, load, save
 from shoal.numerics.norms import NormBounds, operator_norm_bounds
 
 __all__ = [

@@ -1,7 +1,7 @@
 """Build finite networks of architectures."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Required, TypedDict, Unpack, overload
+from typing import Any, Required, Unpack, cast, overload
 
 import torch
 from torch import Tensor
@@ -17,17 +17,16 @@ from shoal.architectures import (
 from shoal.core import checks
 from shoal.core.settings import standard_settings
 from shoal.equilibrium import Gradient, Solver
-from shoal.networks.draw import MATRIX_LAWS, Law, Source, check_law
 from shoal.networks.equilibrium import EquilibriumNetwork, LoopNetwork, Solving
 from shoal.networks.implicit_network import ImplicitNetworkModule
 from shoal.networks.layered import ChainNetwork
 from shoal.networks.looped_network import LoopedModule
-from shoal.networks.network import Network, NetworkSpec, chosen_groups
+from shoal.networks.network import Law, Network, NetworkSpec, Source, chosen_groups
 
 _TAKEN = {*vars(Module()), "spec", "layers", "scales", "equilibrium"}
 
 
-class BuildOptions(TypedDict, total=False):
+class BuildOptions(Solving, total=False):
     """The keywords of ``build``, for type checkers."""
 
     in_features: Required[int]
@@ -39,10 +38,6 @@ class BuildOptions(TypedDict, total=False):
     weights: str
     readout_scale: float
     trainable: Iterable[str] | None
-    solver: Solver | Sequence[Solver] | None
-    gradient: Gradient | None
-    on_failure: str
-    warm_start: bool
     pixel_axes: int | None
     pixels: Sequence[int] | None
 
@@ -170,15 +165,16 @@ def check_spec(
 
 
 def _check_law(architecture: Architecture, weights: str) -> Law:
-    """The law of the weights; that of a matrix is for recurrent ones of vectors alone."""
-    law = check_law(weights)
+    """The law of the weights; laws of matrices are for recurrent layers of vectors alone."""
+    one_by_one, matrices = ("gaussian", "rademacher", "uniform"), ("orthogonal", "symmetric")
+    law = checks.one_of("weights", weights, one_by_one + matrices)
     images = isinstance(architecture, ImageArchitecture)
-    if law in MATRIX_LAWS and (images or not isinstance(architecture, ImplicitArchitecture)):
+    if law in matrices and (images or not isinstance(architecture, ImplicitArchitecture)):
         raise ValueError(
             f"weights={law!r} requires an implicit network of vectors, such as DEQ, got "
             f"{type(architecture).__name__}"
         )
-    return law
+    return cast("Law", law)
 
 
 def _check_pixels(
@@ -194,14 +190,14 @@ def _check_pixels(
     if pixels is None:
         if architecture.pooling is None:
             raise ValueError(
-                f"pixels must be given for a {name} whose readout sees all pixels: how many there "
-                'are along each axis, such as (28, 28); pooling="average" takes any'
+                f"pixels must be given for a {name} whose readout sees all pixels: the number "
+                'along each axis, such as (28, 28); pooling="average" takes any'
             )
         sides: tuple[int, ...] = ()
         count = checks.integer("pixel_axes", 2 if axes is None else axes, at_least=1)
     else:
-        given = checks.items("pixels", pixels, "numbers of pixels, one for each axis")
-        sides = tuple(checks.size(f"pixels[{k}]", side) for k, side in enumerate(given))
+        entries = checks.items("pixels", pixels, "numbers of pixels, one for each axis")
+        sides = tuple(checks.size(f"pixels[{k}]", side) for k, side in enumerate(entries))
         count = len(sides)
         if axes is not None and axes != count:
             raise ValueError(
@@ -222,7 +218,7 @@ def shapes(spec: NetworkSpec[Any]) -> dict[str, tuple[int, ...]]:
 
 
 def _network_class(architecture: Architecture) -> type[Network[Any]]:
-    """The class of the networks of an architecture: by its layers, if it is a user's own.
+    """The class of the networks of an architecture: by its layers, if it is a custom one.
 
     Raises:
         TypeError: If there is none.

@@ -154,7 +154,7 @@ def _module(network: object) -> nn.Module:
 
 def _module_gains(module: nn.Module, patterns: object) -> list[GainBound]:
     """The norms of chosen weights of a module; shared ones once, with their largest factor."""
-    found: dict[tuple[int, int], tuple[float, GainBound]] = {}
+    gains: dict[tuple[int, int], tuple[float, GainBound]] = {}
     for name, layer in _chosen(module, patterns).items():
         factor, groups = 1.0, 1
         path, _, attribute = name.rpartition(".")
@@ -175,12 +175,12 @@ def _module_gains(module: nn.Module, patterns: object) -> list[GainBound]:
                 f"{name!r} of shape {tuple(weight.shape)}"
             )
         key = id(weight), groups
-        if key not in found or found[key][0] < factor:
+        if key not in gains or gains[key][0] < factor:
             read = partial(_read, owner, attribute)
-            found[key] = factor, GainBound([factor], MatrixNorm(groups), read, name=name)
-    if not found:
+            gains[key] = factor, GainBound([factor], MatrixNorm(groups), read, name=name)
+    if not gains:
         raise ValueError("network must have a linear or convolutional layer, got none")
-    return [gain for _, gain in found.values()]
+    return [gain for _, gain in gains.values()]
 
 
 def _chosen(module: nn.Module, patterns: object) -> dict[str, nn.Module | None]:
@@ -198,12 +198,12 @@ def _chosen(module: nn.Module, patterns: object) -> dict[str, nn.Module | None]:
     }
     if patterns is None:
         return layers
-    given = (patterns,) if isinstance(patterns, str) else items("weights", patterns, "names")
+    several = (patterns,) if isinstance(patterns, str) else items("weights", patterns, "names")
     parameters = module.named_parameters()
     known = {name: layers.get(name) for name, p in parameters if p.dim() >= 2 or name in layers}
     known |= layers
     kind = "weights of linear or convolutional layers, or matrices"
-    return {name: known[name] for name in names_matching("weights", given, known, kind)}
+    return {name: known[name] for name in names_matching("weights", several, known, kind)}
 
 
 def _read(owner: nn.Module, attribute: str) -> list[Tensor]:

@@ -178,14 +178,14 @@ def reactions(output: Tensor, maps: dict[str, LinearMap]) -> list[dict[str, Tens
     targets = {name: one.output for name, one in maps.items()}
     if not targets:
         return []
-    found = []
+    rows_of_outputs = []
     for k in range(output.shape[1]):
         gradients = torch.autograd.grad(
             output[:, k].sum(), list(targets.values()), retain_graph=True, materialize_grads=True
         )
         rows = (g.flatten(2).transpose(1, 2) if g.dim() > 2 else g[:, None] for g in gradients)
-        found.append(dict(zip(targets, rows, strict=True)))
-    return found
+        rows_of_outputs.append(dict(zip(targets, rows, strict=True)))
+    return rows_of_outputs
 
 
 def contract(h: Tensor, delta: Tensor, other_h: Tensor, other_delta: Tensor) -> Tensor:
@@ -216,7 +216,7 @@ def _inner_products(left: Tensor, right: Tensor, *, diag: bool) -> Tensor:
 @torch.no_grad()
 def _evaluate(read: Callable[..., Tensor], x: ModuleInputs) -> Tensor:
     """The features of all inputs, as rows."""
-    found = []
+    blocks = []
     for part in x.blocks(256):
         features = part.given_to(read)
         if not isinstance(features, Tensor) or not features.is_floating_point():
@@ -226,14 +226,14 @@ def _evaluate(read: Callable[..., Tensor], x: ModuleInputs) -> Tensor:
                 f"features must have a row for each of {len(part)} samples, got shape "
                 f"{tuple(features.shape)}"
             )
-        found.append(features.flatten(1) if features.dim() > 1 else features[:, None])
-    return torch.cat(found)
+        blocks.append(features.flatten(1) if features.dim() > 1 else features[:, None])
+    return torch.cat(blocks)
 
 
 def _reader(
     module: Module, features: Features, forward: Callable[..., object]
 ) -> Callable[..., Tensor]:
-    """A function that returns the features: the given one, or the output of a submodule."""
+    """A function that returns the features: the user's, or the output of a submodule."""
     if not isinstance(features, str):
         if not callable(features):
             raise TypeError(

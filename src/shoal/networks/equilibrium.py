@@ -15,7 +15,6 @@ from shoal.core.checks import float_tensor
 from shoal.core.torch_compat import full_precision, uncompiled
 from shoal.equilibrium import Equilibrium, Gradient, Solution, Solver
 from shoal.equilibrium.problem import FunctionProblem
-from shoal.equilibrium.recording import Recorder
 from shoal.equilibrium.state import State, StateLayout
 from shoal.networks.gain import (
     ConvolutionNorm,
@@ -28,6 +27,7 @@ from shoal.networks.gain import (
 from shoal.networks.layered import LayeredNetwork
 from shoal.networks.modules import exact
 from shoal.networks.network import LinearMap, Network, NetworkSpec, Trace
+from shoal.networks.recorded_passes import RecordedPasses
 from shoal.networks.recurrent_layers import Layer, Padding, RecurrentCell
 
 A = TypeVar("A", bound=ImplicitArchitecture)
@@ -50,10 +50,6 @@ class RecurrentEquilibrium(Equilibrium):
 
     cell: RecurrentCell
 
-    def __init__(self, cell: RecurrentCell, **solving: Any) -> None:
-        super().__init__(cell, **solving)
-        self.recorder = Recorder(confirmed=False)  # the cell is a function of tensors alone
-
     def problem(self, z0: State, *inputs: Any, **named: Any) -> tuple[FunctionProblem, Tensor]:
         """The equation of a state and inputs, as solvers see it, and where to start."""
         if torch.compiler.is_exporting():
@@ -64,7 +60,6 @@ class RecurrentEquilibrium(Equilibrium):
             )
         layout = StateLayout.of(z0)
         problem = FunctionProblem(self.cell, layout, (*inputs, *named.values()), separable=True)
-        problem.recorder = self.recorder
         return problem, layout.rows(z0)
 
 
@@ -82,6 +77,7 @@ class EquilibriumNetwork(Network[A], Generic[A]):
         super().__init__(spec, weights)
         layers = tuple(layer for layer, _ in self.recurrent_layers)
         self.equilibrium = RecurrentEquilibrium(RecurrentCell(layers), **solving)
+        self.passes = RecordedPasses()
 
     @property
     @abstractmethod
@@ -121,11 +117,19 @@ class EquilibriumNetwork(Network[A], Generic[A]):
         self.equilibrium.forget()
 
     def _forward(self, x: Tensor) -> Tensor:
+        output = self.passes(self, x)
+        if output is None:
+            output = self.ordinary_pass(x)
+            self.passes.learn(self, x)
+        return output
+
+    def ordinary_pass(self, x: Tensor) -> Tensor:
+        """The outputs for inputs that were checked, step by step."""
         injections = self.injections(x)
-        return self._read(self.state(injections), injections)
+        return self.read(self.state(injections), injections)
 
     @abstractmethod
-    def _read(self, z: Tensor, injections: tuple[Tensor, ...]) -> Tensor:
+    def read(self, z: Tensor, injections: tuple[Tensor, ...]) -> Tensor:
         """The outputs for an equilibrium $Z$ and its injections."""
 
     @uncompiled
@@ -134,6 +138,10 @@ class EquilibriumNetwork(Network[A], Generic[A]):
         with full_precision(injections[0]):
             z: Tensor = self.equilibrium(*self._start(injections))
         return z
+
+    def start(self, injections: tuple[Tensor, ...]) -> tuple[FunctionProblem, Tensor]:
+        """The equation of the state for some injections, and where to start, as rows."""
+        return self.equilibrium.problem(*self._start(injections))
 
     def _start(
         self, injections: tuple[Tensor, ...]
@@ -240,7 +248,8 @@ class LoopNetwork(LayeredNetwork[A], EquilibriumNetwork[A], Generic[A]):
         others = (self._with_bias(cell, zeros) for cell in self.layers.cells[1:])
         return first, *others
 
-    def _read(self, z: Tensor, injections: tuple[Tensor, ...]) -> Tensor:  # noqa: ARG002
+    def read(self, z: Tensor, injections: tuple[Tensor, ...]) -> Tensor:  # noqa: ARG002
+        """The outputs for an equilibrium."""
         return torch.mm(self.pooled(z), self.readout.t()).mul(self.feature_scale)
 
     def trace(self, x: Tensor) -> Trace:
@@ -250,7 +259,7 @@ class LoopNetwork(LayeredNetwork[A], EquilibriumNetwork[A], Generic[A]):
             u if u.requires_grad else u.detach().requires_grad_() for u in self.injections(x)
         )
         z = exact(self, silent=True).state(into)
-        output, pooled, scales = self._read(z, into), self.pooled(z), self.scales
+        output, pooled, scales = self.read(z, into), self.pooled(z), self.scales
         maps = {"readout": LinearMap(pooled[:, None], output, scales["readout"])}
         injection, readout = self.layers.injection, self.layers.readout
         assert injection is not None

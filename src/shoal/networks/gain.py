@@ -95,10 +95,10 @@ class ConvolutionNorm:
         places, factor = self._places(reach, axes)
         least, most = 0.0, 0.0
         for symbols in _symbols(weight, places):
-            found = operator_norm_bounds(symbols, tightness=0.3)  # enough for most frequencies
-            if found.upper > least:
-                found = operator_norm_bounds(symbols, tightness=tightness)
-            least, most = max(least, found.lower), max(most, found.upper)
+            norm = operator_norm_bounds(symbols, tightness=0.3)  # enough for most frequencies
+            if norm.upper > least:
+                norm = operator_norm_bounds(symbols, tightness=tightness)
+            least, most = max(least, norm.lower), max(most, norm.upper)
         eps = torch.finfo(torch.float64).eps
         size = float(torch.linalg.vector_norm(weight))
         rounding = 8 * eps * self.positions * math.sqrt(self.positions) * size

@@ -9,10 +9,9 @@ from torch.nn import Parameter
 
 from shoal.activations import ReLU
 from shoal.architectures import ImplicitNetwork
-from shoal.networks.draw import Source, law_of_entries
 from shoal.networks.equilibrium import EquilibriumNetwork
 from shoal.networks.modules import exact
-from shoal.networks.network import LinearMap, NetworkSpec, Trace
+from shoal.networks.network import LinearMap, NetworkSpec, Source, Trace
 from shoal.networks.recurrent_layers import Layer
 
 
@@ -32,12 +31,12 @@ class ImplicitNetworkModule(EquilibriumNetwork[ImplicitNetwork]):
     @staticmethod
     def draw(spec: NetworkSpec[Any], source: Source) -> dict[str, Tensor]:
         """The initial weights; both readouts are Rademacher, as in the paper."""
-        width, law = spec.width, law_of_entries(spec.weights)
+        width, law = spec.width, spec.weights
         readouts = (spec.out_features, width)
         weights = {
             "readout": source.draw("rademacher", *readouts, scale=spec.readout_scale),
             "skip": source.draw("rademacher", *readouts, scale=spec.readout_scale),
-            "recurrent": source.draw(spec.weights, width, width),
+            "recurrent": source.draw(law, width, width, square=True),
             "input": source.draw(law, width, spec.in_features),
         }
         if spec.architecture.bias_variance:
@@ -70,7 +69,8 @@ class ImplicitNetworkModule(EquilibriumNetwork[ImplicitNetwork]):
     def _feature_map(self, inner: Tensor) -> Tensor:
         return torch.relu(inner) / math.sqrt(self.spec.width)
 
-    def _read(self, z: Tensor, injections: tuple[Tensor, ...]) -> Tensor:
+    def read(self, z: Tensor, injections: tuple[Tensor, ...]) -> Tensor:
+        """The outputs for an equilibrium."""
         return torch.addmm(torch.mm(injections[0], self.skip.t()), z, self.readout.t())
 
     def trace(self, x: Tensor) -> Trace:
@@ -78,10 +78,10 @@ class ImplicitNetworkModule(EquilibriumNetwork[ImplicitNetwork]):
         x = self.check_input(x).detach().requires_grad_()
         inner = self._inner(x)
         mapped = self._feature_map(inner)
-        # the recurrence sees the feature map as a term of its own, apart from the skip
+        # a separate term of the recurrence, apart from the skip
         injection = mapped * 1.0
         z = exact(self, silent=True).state((injection,))
-        output = self._read(z, (mapped,))
+        output = self.read(z, (mapped,))
         maps = {
             "readout": LinearMap(z[:, None], output, 1.0),
             "skip": LinearMap(mapped[:, None], output, 1.0),

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from shoal.architectures import Architecture, Cell, ImageArchitecture, Layers, Weights
-from shoal.networks.draw import Source, law_of_entries
-from shoal.networks.network import LinearMap, Network, NetworkSpec, Trace
+from shoal.networks.network import LinearMap, Network, NetworkSpec, Source, Trace
 from shoal.networks.recurrent_layers import convolve, padded
 
 A = TypeVar("A", bound=Architecture)
@@ -39,7 +38,7 @@ class LayeredNetwork(Network[A], Generic[A]):
         A readout that the architecture keeps fixed is Rademacher.
         """
         width, layers = spec.width, spec.architecture.layers(spec.width)
-        law = law_of_entries(spec.weights)
+        law = spec.weights
         patch: tuple[int, ...] = ()
         pixels = 1
         if spec.pixel_axes:
@@ -54,7 +53,7 @@ class LayeredNetwork(Network[A], Generic[A]):
             sizes[0] = spec.in_features
         for cell, size in zip(layers.cells, sizes, strict=True):
             scale = _deviation(cell.weights)
-            drawn = source.draw(spec.weights, width, size, *patch, scale=scale)
+            drawn = source.draw(law, width, size, *patch, scale=scale, square=looped)
             weights[cell.weights.group] = drawn
         if layers.injection is not None:
             scale, size = _deviation(layers.injection), spec.in_features
@@ -102,13 +101,13 @@ class LayeredNetwork(Network[A], Generic[A]):
         added = self._weight(cell.bias.group) * self.scales[cell.bias.group]
         return term + added.view(-1, *[1] * self.spec.pixel_axes)
 
-    def _maps(self, cell: Cell, x: Tensor, made: Tensor) -> dict[str, LinearMap]:
+    def _maps(self, cell: Cell, x: Tensor, output: Tensor) -> dict[str, LinearMap]:
         """The actions of the weights and the biases of a cell."""
         group, bias = cell.weights.group, cell.bias
-        found = {group: LinearMap(self.patches(x), made, self.scales[group])}
+        maps = {group: LinearMap(self.patches(x), output, self.scales[group])}
         if bias is not None:
-            found[bias.group] = LinearMap.of_bias(made, self.scales[bias.group])
-        return found
+            maps[bias.group] = LinearMap.of_bias(output, self.scales[bias.group])
+        return maps
 
     def pooled(self, x: Tensor) -> Tensor:
         """The input of the readout, of the last features."""
@@ -144,8 +143,8 @@ class ChainNetwork(LayeredNetwork[A], Generic[A]):
             x = x / norm.clamp(min=torch.finfo(x.dtype).tiny)
         for cell in self.layers.cells:
             name = cell.weights.group
-            made = _scaled(self._linear(x, self._weight(name)), self.scales[name])
-            inner = self._with_bias(cell, made)
+            product = _scaled(self._linear(x, self._weight(name)), self.scales[name])
+            inner = self._with_bias(cell, product)
             if maps is not None:
                 maps |= self._maps(cell, x, inner)
             new = cell.activation.function(inner) * (cell.gain / root)
@@ -153,10 +152,10 @@ class ChainNetwork(LayeredNetwork[A], Generic[A]):
         seen = self.pooled(x if norm is None else x * norm)
         scale, readout = self.scales["readout"], self.layers.readout
         output = _scaled(torch.mm(seen, self.readout.t()), scale)
-        found = {} if maps is None else maps
-        found["readout"] = LinearMap(seen[:, None], output, scale)
+        maps = {} if maps is None else maps
+        maps["readout"] = LinearMap(seen[:, None], output, scale)
         features = seen if readout is None else _scaled(seen, math.sqrt(readout.variance))
-        return Trace(output, features, found)
+        return Trace(output, features, maps)
 
 
 def _scaled(x: Tensor, scale: float) -> Tensor:

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from shoal.architectures import LoopedNetwork
-from shoal.networks.draw import Source, law_of_entries
-from shoal.networks.network import LinearMap, Network, NetworkSpec, Trace
+from shoal.networks.network import LinearMap, Network, NetworkSpec, Source, Trace
 
 
 @final
@@ -22,7 +21,7 @@ class LoopedModule(Network[LoopedNetwork]):
     @staticmethod
     def draw(spec: NetworkSpec[Any], source: Source) -> dict[str, Tensor]:
         """The initial weights, in the order of the groups."""
-        width, law, loop = spec.width, law_of_entries(spec.weights), spec.architecture
+        width, law, loop = spec.width, spec.weights, spec.architecture
         layers = () if loop.tied else (loop.steps,)
         weights = {
             "readout": source.draw(law, spec.out_features, width, scale=spec.readout_scale),

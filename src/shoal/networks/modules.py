@@ -128,18 +128,18 @@ def names_matching(
         >>> [names_matching("weights", [p], names, "weights") for p in ("blocks", "*.bias")]
         [['blocks.0.linear.bias'], ['blocks.0.linear.bias']]
     """
-    found: dict[str, None] = {}
+    matching: dict[str, None] = {}
     for pattern in patterns:
         if not isinstance(pattern, str):
             raise TypeError(f"{argument} must be names of {kind}, got {pattern!r}")
-        some = [name for name in names if _is_named(name, pattern)]
-        if not some:
+        matches = [name for name in names if _is_named(name, pattern)]
+        if not matches:
             raise ValueError(
                 f"{argument} must name {kind}, or modules that have them, got {pattern!r}; there "
                 f"are {', '.join(names) or 'none'}"
             )
-        found.update(dict.fromkeys(some))
-    return list(found)
+        matching.update(dict.fromkeys(matches))
+    return list(matching)
 
 
 def _is_named(name: str, pattern: str) -> bool:

@@ -1,20 +1,21 @@
-"""The base class of all networks, their description, and the traces that kernels need."""
+"""The base class of all networks, their description and random weights, and their traces."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn import Module, Parameter
 
 from shoal.architectures import Architecture
-from shoal.core.checks import float_tensor, known_tensor
+from shoal.core.checks import float_tensor, known_tensor, room, seeded
 from shoal.core.torch_compat import is_wrapped
-from shoal.networks.draw import Law, Source
 
 A = TypeVar("A", bound=Architecture)
+Law = Literal["gaussian", "rademacher", "uniform", "orthogonal", "symmetric"]
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,51 @@ class NetworkSpec(Generic[A]):
     trainable: frozenset[str]
     pixel_axes: int = 0
     pixels: tuple[int, ...] = ()
+
+
+class Source:
+    """A stream of random weights of mean zero and unit variance.
+
+    They are drawn on the CPU in float64, then rounded and moved, so that a seed gives the same
+    numbers on every device and in every dtype.
+
+    Args:
+        seed: Seed of the stream.
+        dtype: Dtype of the weights.
+        device: Device of the weights.
+    """
+
+    def __init__(self, seed: int, dtype: torch.dtype, device: torch.device) -> None:
+        self._generator = seeded("seed", seed)
+        self._dtype, self._device = dtype, device
+
+    def draw(self, law: Law, *shape: int, scale: float = 1.0, square: bool = False) -> Tensor:
+        """The next weights.
+
+        Args:
+            law: Their law. A law of matrices applies to square ones; others are then Gaussian.
+            shape: Their shape.
+            scale: A factor.
+            square: Whether they are the square matrix of a recurrent layer.
+        """
+        if self._device.type == "meta":  # for shapes alone
+            return torch.empty(shape, dtype=self._dtype, device="meta")
+        room("width (or another size)", *shape)
+        generator, dtype = self._generator, torch.float64
+        if law == "uniform":
+            weights = torch.rand(shape, generator=generator, dtype=dtype)
+            weights = weights.mul_(2).sub_(1).mul_(math.sqrt(3))
+        elif law == "rademacher":
+            weights = torch.randint(0, 2, shape, generator=generator).to(dtype).mul_(2).sub_(1)
+        else:
+            weights = torch.randn(shape, generator=generator, dtype=dtype)
+        if square and law == "symmetric":
+            weights = (weights + weights.T).mul_(math.sqrt(0.5))
+        elif square and law == "orthogonal":  # uniform among rotations and reflections, times √m
+            q, r = torch.linalg.qr(weights)
+            signs = r.diagonal().sign()  # they make QR unique, so that q is uniform
+            weights = torch.mul(q, signs).mul_(math.sqrt(len(q)))
+        return weights.mul_(scale).to(dtype=self._dtype, device=self._device)
 
 
 class LinearMap(NamedTuple):
@@ -117,8 +163,8 @@ class Network(Module, ABC, Generic[A]):
 
     def _weight(self, group: str) -> Tensor:
         """The weights of a group, also under a parametrization."""
-        found: Tensor = getattr(self, group)
-        return found
+        weight: Tensor = getattr(self, group)
+        return weight
 
     def forward(self, x: Tensor) -> Tensor:
         """The network's outputs, of shape (samples, outputs)."""

@@ -48,21 +48,21 @@ class Measures:
 
     def measure(self, objective: Objective, now: Evaluation) -> dict[str, float]:
         """Measure the weights that were just evaluated."""
-        found: dict[str, float] = {}
+        measured: dict[str, float] = {}
         if self._gains:
-            found["gain"] = max(bound.estimate() for bound in self._gains)
-            found["gain_upper"] = self.gain_upper()
-        found["feature_error"] = objective.feature_error(now, found.get("gain_upper", 0.0))
+            measured["gain"] = max(bound.estimate() for bound in self._gains)
+            measured["gain_upper"] = self.gain_upper()
+        measured["feature_error"] = objective.feature_error(now, measured.get("gain_upper", 0.0))
         if self.names is not None:
             gram = _gram(objective, self.names)
             if self.initial is None:
                 self.initial = gram
-            found["feature_error"] += objective.rounding(float(gram.trace().clamp_min(0).sqrt()))
-            found["least_eigenvalue"] = _least_eigenvalue(gram)
-            found["drift"] = float(torch.linalg.eigvalsh(gram - self.initial).abs().max())
+            measured["feature_error"] += objective.rounding(float(gram.trace().clamp_min(0).sqrt()))
+            measured["least_eigenvalue"] = _least_eigenvalue(gram)
+            measured["drift"] = float(torch.linalg.eigvalsh(gram - self.initial).abs().max())
         if objective.loss is None:
-            found["square_gradient"] = _square_gradient(objective, now)
-        return {**found, **{f"distance.{n}": d for n, d in objective.distances().items()}}
+            measured["square_gradient"] = _square_gradient(objective, now)
+        return {**measured, **{f"distance.{n}": d for n, d in objective.distances().items()}}
 
     def gain_upper(self) -> float:
         """A certified bound of the gain; with several networks, of the largest gain."""
@@ -94,7 +94,7 @@ def largest_eigenvalue(objective: Objective) -> float:
     network = exact(objective.network)
     with torch.enable_grad(), without_fused_attention():  # which has no second derivatives
         output, trained = objective.x.given_to(network), list(objective.weights.values())
-        # Jᵀu is linear in u, so its own derivative is J, wherever it is taken
+        # Jᵀu is linear in u, so that its derivative is J everywhere
         cotangent = torch.ones_like(output, requires_grad=True)
         pulled = torch.autograd.grad(output, trained, cotangent, create_graph=True)
 
@@ -156,8 +156,8 @@ def _below_readout(network: Network[Any]) -> list[str]:
     layers = network.architecture.layers()
     last_first = layers.cells[::-1]
     matrices = [cell.weights for cell in last_first]
-    found = (*matrices, layers.injection, *(cell.bias for cell in last_first))
-    return [weights.group for weights in found if weights is not None]
+    groups = (*matrices, layers.injection, *(cell.bias for cell in last_first))
+    return [weights.group for weights in groups if weights is not None]
 
 
 def _gram(objective: Objective, names: tuple[str, ...]) -> Tensor:
@@ -188,11 +188,11 @@ def gram_matrix(network: Network[Any], x: Tensor, group: str) -> Tensor:
     with torch.enable_grad():
         trace = network.trace(x)
         one = trace.maps[group]
-        found = [] if group in _LINEAR else reactions(trace.output, {group: one})
+        gradients = [] if group in _LINEAR else reactions(trace.output, {group: one})
     inputs = one.input.detach().double() * one.scale
-    if not found:
+    if not gradients:
         return inputs[:, 0] @ inputs[:, 0].T
-    deltas = [reaction[group].detach().double() for reaction in found]
+    deltas = [reaction[group].detach().double() for reaction in gradients]
     rows = [torch.cat([contract(inputs, d, inputs, e) for e in deltas], 1) for d in deltas]
     return torch.cat(rows)
 

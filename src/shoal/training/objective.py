@@ -39,14 +39,14 @@ class Problem(NamedTuple):
         if not isinstance(net, Network):
             raise TypeError(f"net must be a network made by shoal.build, got {type(net).__name__}")
         inputs = net.check_input(as_tensor(x, "x")).detach()
-        given = float_tensor("y", as_tensor(y, "y"))
-        labels = float_tensor(f"y in {inputs.dtype}", given.to(inputs))  # may overflow
+        numbers = float_tensor("y", as_tensor(y, "y"))
+        labels = float_tensor(f"y in {inputs.dtype}", numbers.to(inputs))  # may overflow
         labels = labels[:, None] if labels.dim() == 1 else labels
         samples, outputs = len(inputs), net.spec.out_features
         if labels.shape != (samples, outputs):
             raise ValueError(
                 f"y must have shape (n,) or (n, outputs) with n = {samples}, with one column for "
-                f"each of the network's {outputs} outputs, got {tuple(given.shape)}"
+                f"each of the network's {outputs} outputs, got {tuple(numbers.shape)}"
             )
         return cls(net, inputs, labels)
 
@@ -152,8 +152,8 @@ class Objective:
     @property
     def solves(self) -> list[SolveOptions]:
         """The solver options of all modules with an equilibrium, with their logs."""
-        found = [solve_options(one) for one in self.network.modules()]
-        return [options for options in found if options is not None]
+        several = [solve_options(one) for one in self.network.modules()]
+        return [options for options in several if options is not None]
 
     def exactly(self) -> "Objective":
         """This objective with exact gradients; evaluating it leaves no trace in the network."""
@@ -191,8 +191,8 @@ class Objective:
             if math.isfinite(loss):
                 trained = list(self.weights.values())
                 gradients = [*torch.autograd.grad(target, trained, seed, materialize_grads=True)]
-        found = [s for one in self.solves for s in (one.log.forward, one.log.backward)]
-        converged = all(s is None or bool(s.converged.all()) for s in found)
+        solutions = [s for one in self.solves for s in (one.log.forward, one.log.backward)]
+        converged = all(s is None or bool(s.converged.all()) for s in solutions)
         return Evaluation(loss, gradients, converged, self._residual(), rows)
 
     def _residual(self) -> float:

@@ -192,11 +192,13 @@ def _conclusion(certificate: Any, objective: Objective) -> Any:
     if conclusion is None:
         kind = type(certificate).__name__
         raise TypeError(f"certificate must be what shoal.certify returned, got a {kind}")
-    mine = Problem(net, objective.x.first, objective.y).fingerprint()
-    other = [name for name, value in mine.items() if certificate.fingerprint.get(name) != value]
-    if other:
+    present = Problem(net, objective.x.first, objective.y).fingerprint()
+    different = [
+        name for name, value in present.items() if certificate.fingerprint.get(name) != value
+    ]
+    if different:
         raise ValueError(
             "certificate must be of this network, as it is before training, and of these data, "
-            f"got one in which {', '.join(other)} differ: certify again"
+            f"got one in which {', '.join(different)} differ: certify again"
         )
     return conclusion if conclusion.holds else None

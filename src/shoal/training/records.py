@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from shoal.core.exceptions import ConvergenceError
-from shoal.core.figures import Axes, Figure, empty_figure
+from shoal.core.figures import COLORS, GRAY, Axes, Figure, empty_figure
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 TrainingStatus = Literal["finished", "stopped", "diverged"]
 
-_COLORS = ("#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-_BROKEN, _GRAY, _LIGHT = "#D55E00", "#444444", "#B8CDE0"
 _PANELS = {
     "gain": "gain of the recurrent layer",
     "least_eigenvalue": "least eigenvalue of the Gram matrix",
@@ -31,8 +29,8 @@ class Records:
 
     Attributes:
         loss_steps: The steps at which the loss was evaluated.
-        losses: The loss $\Phi$ of all samples there; of shape (0,) like ``loss_steps`` if none was
-            found.
+        losses: The loss $\Phi$ of all samples there; of shape (0,) like ``loss_steps`` if there is
+            none.
         loss_bound: Its bound there, $(1 - \eta\lambda_0/2)^k\Phi(0)$; ``None`` if $\lambda_0$ is
             not known, or if another method than gradient descent moves the weights.
         initial_eigenvalue: $\lambda_0$: given by the user, or the least eigenvalue of the Gram
@@ -64,21 +62,16 @@ class Records:
     kept: Mapping[str, bool]
     violations: Mapping[str, int]
 
-    @property
-    def title(self) -> str:
-        """The title of the figure."""
-        return "loss"
-
-    def _course(self) -> str:
-        """The first and the last loss, and the broken promises."""
-        broken = ", ".join(f"{n} at step {k}" for n, k in self.violations.items())
-        losses = self.losses.tolist()
-        course = f"loss {losses[0]:.4g} → {losses[-1]:.4g}" if losses else "no loss was found"
-        return f"{course}{f'; broken: {broken}' if broken else ''}"
+    def _extent(self) -> str:
+        return f"{len(self.losses)} losses"
 
     def __repr__(self) -> str:
         """One line, without the values."""
-        return f"Records({len(self.losses)} losses, {self._course()})"
+        broken = ", ".join(f"{n} at step {k}" for n, k in self.violations.items())
+        losses = self.losses.tolist()
+        course = f"loss {losses[0]:.4g} → {losses[-1]:.4g}" if losses else "no loss was found"
+        end = f"; broken: {broken}" if broken else ""
+        return f"{type(self).__name__}({self._extent()}, {course}{end})"
 
     def plot(self) -> Figure:
         """Draw the loss with its bound, and a panel for each measured number.
@@ -126,14 +119,8 @@ class TrainingRun(Records):
     message: str
     seconds: float
 
-    @property
-    def title(self) -> str:
-        """The title of the figure."""
-        return f"loss, {self.status}"
-
-    def __repr__(self) -> str:
-        """One line, without the values."""
-        return f"TrainingRun({self.status} after {self.steps} steps, {self._course()})"
+    def _extent(self) -> str:
+        return f"{self.status} after {self.steps} steps"
 
 
 class TrainingError(ConvergenceError):
@@ -152,14 +139,22 @@ def _draw(axes: Axes, run: Records, name: str) -> None:
     """Draw a quantity against steps, with its bound where it is promised."""
     from matplotlib.ticker import MaxNLocator
 
-    steps, bounds, broken = run.monitor_steps, run.bounds, {name}
-    title, apart = _PANELS.get(name, run.title), 100.0  # the ratio from which the scale is log
+    blue, alarming, *others = COLORS
+    colors, steps, bounds, broken = (blue, *others), run.monitor_steps, run.bounds, {name}
+    title, apart = _PANELS.get(name, "loss"), 100.0  # the ratio from which the scale is log
     if name == "loss":
         steps, apart = run.loss_steps, 1.0
         bounds = {} if run.loss_bound is None else {"loss": run.loss_bound}
         lines = {"loss": ("loss", run.losses)}
         if (batches := getattr(run, "batch_losses", None)) is not None:
-            axes.plot(range(len(batches)), batches, color=_LIGHT, linewidth=0.8, label="of batches")
+            axes.plot(
+                range(len(batches)),
+                batches,
+                color=blue,
+                alpha=0.3,
+                linewidth=0.8,
+                label="of batches",
+            )
     elif name == "distances":
         lines = {f"distance.{group}": (group, d) for group, d in run.distances.items()}
         broken = set(lines)
@@ -168,17 +163,17 @@ def _draw(axes: Axes, run: Records, name: str) -> None:
         lines = {name: ("measured", run.monitors[name])}
         bounds = bounds if name in run.kept else {}
     marker = "." if len(steps) <= 20 or name != "loss" else ""
-    for (key, (label, values)), color in zip(lines.items(), cycle(_COLORS), strict=False):
+    for (key, (label, values)), color in zip(lines.items(), cycle(colors), strict=False):
         axes.plot(steps, values, color=color, label=label, marker=marker)
         if key in bounds and len(steps) and bounds[key][-1] > 0:
-            kind = (color, None) if name == "distances" else (_GRAY, "bound")
+            kind = (color, None) if name == "distances" else (GRAY, "bound")
             axes.plot(steps, bounds[key], "--", color=kind[0], label=kind[1])
     shown = [float(v) for line in axes.get_lines() for v in np.asarray(line.get_ydata())]
     positive = [v for v in shown if 0 < v < float("inf")]
     if positive and max(positive) >= apart * min(positive):
         axes.set_yscale("log", nonpositive="mask")
     if first := [step for promise, step in run.violations.items() if promise in broken]:
-        axes.axvline(min(first), color=_BROKEN, label="broken")
+        axes.axvline(min(first), color=alarming, label="broken")
     axes.set_title(title)
     axes.set_xlabel("step")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -21,7 +21,7 @@ from shoal.training.records import Records, TrainingError
 _WORDS = {
     "loss": "the loss exceeded its bound",
     "gain": "the recurrent layer is no longer certain to be a contraction",
-    "equilibrium": "an equilibrium, or its gradient, was not found",
+    "equilibrium": "an equilibrium, or its gradient, did not converge",
     "least_eigenvalue": "the least eigenvalue of the Gram matrix fell below its bound",
     "pl_ratio": "the gradient became smaller than the loss allows",
     "drift": "the Gram matrix moved farther than its bound",
@@ -205,11 +205,11 @@ class Watch:
         row: dict[str, float] = {"step": step, "loss": now.loss}
         self._rows.append(row)
         with evaluating(view.network):  # parametrizations must not change their buffers
-            found = self.measures.measure(view, now) if measure else {}
+            measured = self.measures.measure(view, now) if measure else {}
             if len(self._rows) == 1:
-                self._least = self._law.eigenvalue or found.get("least_eigenvalue", math.nan)
-            if found:
-                row |= self._judge_measures(found, step, now.loss)
+                self._least = self._law.eigenvalue or measured.get("least_eigenvalue", math.nan)
+            if measured:
+                row |= self._judge_measures(measured, step, now.loss)
                 row |= {name: float(value) for name, value in self._also().items()}
             self._judge("equilibrium", step, now.converged)
             if "loss" in self._law.promises and self._loss_is_bounded:
@@ -291,22 +291,24 @@ class Watch:
         resolution = max(error, math.sqrt(self._law.resolution))
         self._judge("loss", step, math.sqrt(now.loss) <= math.sqrt(bound) + resolution)
 
-    def _judge_measures(self, found: dict[str, float], step: int, loss: float) -> dict[str, float]:
+    def _judge_measures(
+        self, measured: dict[str, float], step: int, loss: float
+    ) -> dict[str, float]:
         """Judge measured numbers; returns those to record."""
-        error, square = found.pop("feature_error"), found.pop("square_gradient", math.nan)
+        error, square = measured.pop("feature_error"), measured.pop("square_gradient", math.nan)
         if not math.isnan(square) and not math.isnan(self._least):
             floor = self._least * loss
-            found["pl_ratio"] = square / floor if floor > 0 else math.inf
+            measured["pl_ratio"] = square / floor if floor > 0 else math.inf
         bounds = self._law.bounds(self._least)
-        for name in sorted(self._law.promises & set(found)):
-            value = found[name]
+        for name in sorted(self._law.promises & set(measured)):
+            value = measured[name]
             if name == "least_eigenvalue":  # within the error of the features
                 value = (math.sqrt(value) + error) ** 2
             holds = value >= bounds[name] if name in LOWER else value <= bounds[name]
             self._judge(name, step, holds)
-        if "gain" in found:  # it must be certain that the layer contracts
-            self._judge("gain", step, found["gain_upper"] < 1)
-        return found
+        if "gain" in measured:  # it must be certain that the layer contracts
+            self._judge("gain", step, measured["gain_upper"] < 1)
+        return measured
 
     def _judge(self, name: str, step: int, holds: bool) -> None:
         if name in self._law.promises and not holds:
