@@ -9,8 +9,7 @@ from shoal.core.exceptions import AccuracyError
 from shoal.core.settings import in_standard_settings
 from shoal.kernels.arguments import as_tensor, checked_samples
 
-_BLOCK = 1024  # rows of the Gram matrix at a time
-_PAIRS = 1 << 22  # numbers of the inputs whose pairs are decomposed together
+_NUMBERS = 1 << 22  # numbers of the inputs whose pairs are decomposed together
 
 
 @in_standard_settings
@@ -43,7 +42,7 @@ def pair_eigenvalue(x: Any) -> float:
     squares, least = points.square().sum(1), math.inf
     if not bool(squares.isfinite().all()):
         raise AccuracyError("the squared norms of x overflow in float64: scale x down")
-    step = max(1, min(_BLOCK, _PAIRS // points.shape[1]))
+    step = max(1, min(1024, _NUMBERS // points.shape[1]))
     for start in range(0, len(points), step):
         rows = slice(start, start + step)
         product = points[rows] @ points.T
