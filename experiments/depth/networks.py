@@ -124,7 +124,7 @@ class Stack(nn.Module):
             self._normalize(exactly=False)
 
     def _normalize(self, *, exactly: bool) -> None:
-        """Scale recurrent weights to the gain if their norm is above it, or ``exactly``, below it too.
+        """Scale recurrent weights to the gain; unless ``exactly``, only down from a larger norm.
 
         One step of a power iteration estimates the norm; it starts at the last direction, so that
         it follows the weights in training.
