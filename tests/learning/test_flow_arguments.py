@@ -70,12 +70,11 @@ def test_what_is_not_asked_for_is_not_there():
         ({"times": -1.0}, "times must be >= 0, got -1"),
         ({"times": [0, math.nan]}, "times must be >= 0, got nan"),
         ({"times": []}, "times must not be empty"),
-        ({"times": torch.ones(2, 2)}, "times must have one axis"),
         ({"times": None, "steps": 1.5, "step_size": 0.1}, "steps must be whole numbers"),
         ({"times": None, "steps": 1, "step_size": 1e3}, "step_size must be < 2 divided by"),
         ({"initial": "ones"}, "initial must be one of"),
         ({"initial": (Y, Y[:1]), "x_test": None}, r"initial\[1\] must hold"),
-        ({"initial": (Y[:2], Y[:1])}, r"initial\[0\] must have shape \(3,\), got \(2,\)"),
+        ({"initial": (Y[:2], Y[:1])}, r"initial\[0\] must have shape \(3\), got \(2,\)"),
         ({"reduction": "max"}, "reduction must be one of 'sum', 'mean'"),
         ({"covariance": "all"}, "covariance must be one of"),
         ({"trainable": {"layer1"}}, "trainable must be chosen from"),
@@ -96,6 +95,7 @@ def test_bad_values(options, complaint):
         ({"y": Y.float()}, "y must have the dtype and device of x"),
         ({"x_test": X_TEST.float()}, "x_test must have the dtype and device of x"),
         ({"times": "1"}, "times must be a number or a sequence"),
+        ({"times": torch.ones(2, 2)}, "times must be a real number"),
         ({"times": None}, "either times or steps must be given, got neither"),
         ({"step_size": 1.0}, "steps and step_size must be given together"),
         ({"initial": Y}, 'initial must be "random", "zero", a network or a pair'),
@@ -112,13 +112,13 @@ def test_bad_kernels():
     cross = shoal.kernel(DEQ_RELU, X_TEST, X)
     ck = k.ck
     cases = [
-        ({"kernels": Kernels(ck, ck[:2])}, r"kernels.ntk must have shape \(n, n\)"),
-        ({"kernels": Kernels(ck, ck[:2, :2])}, "kernels must be of one shape"),
+        ({"kernels": Kernels(ck, ck[:2])}, r"kernels.ntk must have shape \(3, 3\)"),
+        ({"kernels": Kernels(ck, ck[:2, :2])}, r"kernels.ntk must have shape \(3, 3\)"),
         ({"kernels": Kernels(ck, ck.triu())}, "kernels.ntk must be symmetric"),
         ({"kernels": Kernels(ck, -ck)}, "kernels.ntk must be positive semidefinite"),
         ({"kernels": Kernels(ck, ck * math.nan)}, "kernels.ntk must be finite"),
-        ({"cross": Kernels(*(c.T for c in cross))}, r"cross.ck must have shape \(3, 3\)"),
-        ({"cross": cross, "prior": ck}, r"prior must have shape \(1,\) or \(1, 1\)"),
+        ({"cross": Kernels(*(c.T for c in cross))}, r"cross.ck must have shape \(any, 3\)"),
+        ({"cross": cross, "prior": ck}, r"prior must have shape \(1, 1\)"),
         ({"prior": ck}, "prior requires cross"),
     ]
     for options, complaint in cases:

@@ -35,8 +35,8 @@ class KernelCoefficients:
     Attributes:
         gamma2: $\gamma^2$, the kernel of an input with itself.
         alpha1: $\alpha_1$, its derivative in $c$.
-        alpha2: $\alpha_2$, that in $a$ and $b$.
-        alpha3: $\alpha_3$, half the second one in $c$.
+        alpha2: $\alpha_2$, its mixed derivative in $a$ and $b$.
+        alpha3: $\alpha_3$, half its second derivative in $c$.
         offset: $\kappa_0$, the kernel of orthogonal inputs.
         slope: $\kappa_a$, its derivative in one squared norm.
         bend: $\kappa_{aa}$, its second derivative in it.
@@ -64,13 +64,13 @@ def _one(kernel: str, name: str) -> property:
 
 @dataclass(frozen=True)
 class Coefficients:
-    r"""What the kernels of an architecture are for high-dimensional inputs of norm about $\tau_0$.
+    r"""The kernels of an architecture for high-dimensional inputs of norm about $\tau_0$.
 
     For $i \ne j$ and $\chi_i = \|x_i\|^2 - \tau_0^2$, the CK is approximately
     $$\kappa_0 + \kappa_a(\chi_i + \chi_j) + \tfrac12\kappa_{aa}(\chi_i^2 + \chi_j^2)
     + \alpha_1 x_i^\top x_j + \alpha_2\chi_i\chi_j + \alpha_3 (x_i^\top x_j)^2$$
-    and $\gamma^2$ on the diagonal; so is the NTK with coefficients of its own, which Ling 2024
-    calls $\beta$ and $\kappa_*^2$. Where all layers are centered, the first three terms vanish.
+    and $\gamma^2$ on the diagonal. The NTK has the same form; Ling 2024 calls its coefficients
+    $\beta$ and $\kappa_*^2$. Where all layers are centered, the first three terms vanish.
 
     The papers' names are there as properties: ``gamma2``, ``alpha1`` to ``alpha3`` of the CK,
     ``kappa2``, ``beta1`` to ``beta3`` of the NTK, and ``ck_offset``, ``ntk_offset`` and so on.
@@ -82,11 +82,11 @@ class Coefficients:
             was centered, and has no biases.
         tau: $\tau_*$, the standard deviation of the last activation's arguments (their root mean
             square for an ``ImplicitNetwork``, where they have a mean).
-        shift: What centering added to the last activation.
+        shift: Constant that centering added to the last activation.
         alpha4: $\alpha_4$, the derivative in $\tau_0^2$ of $\tau_*^2$ for an implicit architecture,
             and of $\gamma^2$ for an explicit one.
         ck: The coefficients of the CK.
-        ntk: Those of the NTK.
+        ntk: The coefficients of the NTK.
     """
 
     function: KernelFunction
@@ -115,12 +115,12 @@ class Coefficients:
 
     @property
     def architecture(self) -> Architecture:
-        """Whose kernels these are."""
+        """The architecture of these kernels."""
         return self.function.architecture
 
     @property
     def trainable(self) -> frozenset[str]:
-        """The groups of parameters that the NTK counts."""
+        """Groups of parameters that contribute to the NTK."""
         return self.function.trainable
 
     @property

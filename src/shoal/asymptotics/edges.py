@@ -102,15 +102,15 @@ def scanned_edges(equation: Equation, missing: float, *, hard: bool) -> tuple[Ar
     complex_v = np.where(swapped[:, None], points.v[change], points.v[change + 1])
     for _ in range(_BISECTIONS):
         middle = np.sqrt(out * within)
-        found, ok = equation.polish(v, middle)
+        polished, ok = equation.polish(v, middle)
         retry = ~ok
         if retry.any():
             again = equation.on_axis(middle[retry], complex_v[retry])
-            found.v[retry], found.inside[retry] = again
-        inside = found.inside
+            polished.v[retry], polished.inside[retry] = again
+        inside = polished.inside
         out, within = np.where(inside, out, middle), np.where(inside, middle, within)
-        v = np.where(inside[:, None], v, found.v)
-        complex_v = np.where(inside[:, None], found.v, complex_v)
+        v = np.where(inside[:, None], v, polished.v)
+        complex_v = np.where(inside[:, None], polished.v, complex_v)
     folds = [_fold(equation, *each) for each in zip(out, within, v.real, strict=True)]
     if hard:
         folds.insert(0, (0.0, np.zeros(len(equation.ratios))))

@@ -115,9 +115,9 @@ class Equation:
         while not (done & (height <= target)).all():
             active = np.flatnonzero(~(done & (height <= target)))
             lower = np.maximum(height[active] * factor[active], target[active])
-            found, ok = self.newton(v[active], z.real[active] + 1j * lower, steps=12)
-            ok &= (found.imag > 0).all(axis=1)
-            v[active[ok]] = found[ok]
+            lowered, ok = self.newton(v[active], z.real[active] + 1j * lower, steps=12)
+            ok &= (lowered.imag > 0).all(axis=1)
+            v[active[ok]] = lowered[ok]
             height[active[ok]] = lower[ok]
             done[active[ok]] = True
             factor[active] = np.where(
@@ -154,10 +154,10 @@ class Equation:
                 result[turn[ok]], outside[turn[ok]] = real[ok], True
                 continue
             turn = np.flatnonzero(complex_turn & ~outside & (v.imag > 0).all(axis=1))
-            found, ok = self.newton(v[turn].astype(complex), x[turn].astype(complex))
+            solutions, ok = self.newton(v[turn].astype(complex), x[turn].astype(complex))
             # a merely real solution, approached from above, is none
-            ok &= (found.imag > 1e-11 * np.abs(found)).all(axis=1)
-            result[turn[ok]], inside[turn[ok]] = found[ok], True
+            ok &= (solutions.imag > 1e-11 * np.abs(solutions)).all(axis=1)
+            result[turn[ok]], inside[turn[ok]] = solutions[ok], True
         return Points(result, inside), outside | inside
 
     def on_axis(self, x: Array, guess: Values | None = None) -> Points:

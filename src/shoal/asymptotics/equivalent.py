@@ -42,9 +42,9 @@ class SampleStatistics:
     Attributes:
         classes: The labels that occur.
         indices: The place of each sample's label in ``classes``.
-        counts: How many samples each class has.
+        counts: Number of samples of each class.
         squared_norms: $\|x_i\|^2$, in float64.
-        mean_square: Their mean, which is $\tau_0^2$ unless something else is asked.
+        mean_square: Their mean: $\tau_0^2$ by default.
         norm_spread: Their standard deviation, relative to the mean.
         mean_share: The squared norm of the samples' mean, relative to the mean squared norm.
     """
@@ -64,11 +64,11 @@ class SampleStatistics:
 
 
 class Errors(NamedTuple):
-    """Spectral norms of equivalents' errors, relative to those of the kernels.
+    """Spectral norms of equivalents' errors, relative to the kernels' norms.
 
     Attributes:
-        ck: Of the conjugate kernel.
-        ntk: Of the neural tangent kernel.
+        ck: Error for the conjugate kernel.
+        ntk: Error for the neural tangent kernel.
     """
 
     ck: float
@@ -80,12 +80,12 @@ class Equivalent:
     r"""Both kernel matrices of samples, approximated by matrices of simple form.
 
     Attributes:
-        ck: Stands for the conjugate kernel.
-        ntk: Stands for the neural tangent kernel of the trained groups.
-        coefficients: Of the architecture, which is centered unless that was not wanted;
-            ``coefficients.architecture`` is the one whose kernels these are.
-        products: $T_{ab}$, by which squared inner products enter.
-        statistics: Of the samples: norms and classes.
+        ck: Equivalent of the conjugate kernel.
+        ntk: Equivalent of the neural tangent kernel of the trained groups.
+        coefficients: The coefficients of the architecture, which is centered by default;
+            ``coefficients.architecture`` is the centered one.
+        products: $T_{ab}$, the matrix of squared inner products.
+        statistics: Norms and classes of the samples.
     """
 
     ck: EquivalentOperator
@@ -130,8 +130,8 @@ class Equivalent:
         """Compare with the exact kernels of some of the samples.
 
         Args:
-            count: How many samples, at random; at most all.
-            seed: Of their choice.
+            count: Number of samples, drawn at random; at most all.
+            seed: Seed of the draw.
         """
         integer("count", count, at_least=1)
         basis, c = self.ck.basis, self.coefficients
@@ -302,11 +302,11 @@ def pair_products(x: Tensor, statistics: SampleStatistics) -> Tensor:
         sums = _sums_by_features(x, statistics)
     else:
         sums = _sums_by_samples(x, statistics)
-    own = torch.zeros(len(sums), dtype=torch.float64, device=x.device)
-    own.index_add_(0, statistics.indices, statistics.squared_norms.square())
+    diagonal = torch.zeros(len(sums), dtype=torch.float64, device=x.device)
+    diagonal.index_add_(0, statistics.indices, statistics.squared_norms.square())
     counts = statistics.counts.to(x.device, torch.float64)
     pairs = torch.outer(counts, counts) - counts.diag()
-    return (features * (sums - own.diag()) / pairs).cpu()
+    return (features * (sums - diagonal.diag()) / pairs).cpu()
 
 
 def _sums_by_features(x: Tensor, statistics: SampleStatistics) -> Tensor:
@@ -342,12 +342,12 @@ def mixture_pair_products(mixture: GaussianMixture) -> tuple[float, Tensor]:
 
 
 def _warn_of_misfits(statistics: SampleStatistics, expected: float | None) -> None:
-    """Say where samples are not what the theory is about, or have not the ``expected`` norms."""
-    found = statistics.mean_square
-    if expected is not None and abs(found - expected**2) > _SEPARATE * expected**2:
+    """Warn of samples that the theory does not cover, or without the ``expected`` norms."""
+    square = statistics.mean_square
+    if expected is not None and abs(square - expected**2) > _SEPARATE * expected**2:
         _warn(
             f"the norms of x are expected to be about {expected:.4g}, but their root mean square "
-            f"is {math.sqrt(found):.4g}"
+            f"is {math.sqrt(square):.4g}"
         )
     if statistics.norm_spread > _FAR:
         _warn(

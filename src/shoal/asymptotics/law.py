@@ -27,7 +27,7 @@ class Law:
 
     Attributes:
         index: For each class, the place of its covariance among the distinct ones.
-        ratios: n_a/p of the distinct covariances; ``class_ratios`` those of the classes.
+        ratios: n_a/p of the distinct covariances; ``class_ratios`` has one for each class.
         atom: The share of eigenvalues zero.
         edges: The edges of the support in increasing order; a bulk lies between each two. A first
             edge of exactly 0 is a hard one, at which the density is infinite.
@@ -260,7 +260,7 @@ def _check_overlap(values: Array) -> None:
 
 
 def _checked(covariances: Sequence[Array], counts: Array) -> tuple[list[Array], Array]:
-    """The arguments of a law, or what is wrong with them."""
+    """The arguments of a law as arrays, or an error that names the fault."""
     arrays = [real_array("covariances", one) for one in items("covariances", covariances)]
     shapes = {array.shape for array in arrays}
     sizes = {shape[0] for shape in shapes if shape and len(set(shape)) == 1 and len(shape) <= 2}

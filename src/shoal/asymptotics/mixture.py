@@ -139,11 +139,11 @@ class GaussianMixture:
     ) -> "GaussianMixture":
         r"""The mixture of labeled samples.
 
-        Means and covariances are those of the samples: of the covariance the mean variance
-        (``"scalar"``), the variances (``"diagonal"``), or all (``"full"``). They are not shrunk,
-        and traces of their products are biased in high dimension; so ``input_norm``,
-        ``trace_products`` and ``statistics`` of the result are *not* theirs but unbiased estimates
-        of the true ones, which do not depend on ``covariance``.
+        Means and covariances are computed from the samples: the mean variance (``"scalar"``), the
+        variances (``"diagonal"``), or the whole matrix (``"full"``). They are not shrunk, and
+        traces of their products are biased in high dimension. Therefore ``input_norm``,
+        ``trace_products`` and ``statistics`` are unbiased estimates from the samples instead, which
+        do not depend on ``covariance``.
 
         Args:
             x: Samples in rows, a tensor or an array, scaled such that $\sqrt p\,x \sim N(\mu_a,
@@ -193,7 +193,7 @@ class GaussianMixture:
 
     @cached_property
     def statistics(self) -> MixtureStatistics:
-        """The statistics that the theory needs: the ``estimates``, or those of the parameters."""
+        """The statistics that the theory needs: ``estimates``, or computed from the parameters."""
         if self.estimates is not None:
             return self.estimates
         return known_statistics(self.means, self.covariances)

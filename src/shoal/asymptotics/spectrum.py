@@ -25,8 +25,8 @@ from shoal.core.settings import in_standard_settings
 
 Points = TypeVar("Points", Tensor, ArrayLike)
 
-_FAR = 0.25  # relative: where the expansion around one norm stops to be useful
-_BIASED = 0.25  # relative difference of tr C², of which sampling errors are a few percent
+_FAR = 0.25  # relative spread of norms above which the expansion around one norm is poor
+_BIASED = 0.25  # relative difference of tr C²; sampling errors are a few percent
 
 
 class Atom(NamedTuple):
@@ -44,11 +44,11 @@ class Spectrum:
     finitely many among n, carry no mass.
 
     Attributes:
-        slope: Of the kernel's eigenvalues in those of XᵀX, outside of the low-rank part.
-        shift: What is added to them.
+        slope: Factor of the eigenvalues of XᵀX, outside of the low-rank part.
+        shift: Constant that is added to them.
         spikes: The isolated eigenvalues, in increasing order.
-        transitions: What may detach an eigenvalue at the two outer edges, and how far it is
-            from doing so, strongest first at each.
+        transitions: Directions that may detach an eigenvalue at the two outer edges, with their
+            strengths, strongest first at each edge.
     """
 
     slope: float
@@ -100,9 +100,9 @@ class Spectrum:
 
     def stieltjes(self, z: complex | ArrayLike) -> NDArray[np.complex128]:
         """The limit of the mean of 1/(λ − z) over the eigenvalues λ, off the real axis."""
-        given = host_array("z", z) if isinstance(z, Tensor) else z
+        values = host_array("z", z) if isinstance(z, Tensor) else z
         try:
-            points = np.asarray(given, complex)
+            points = np.asarray(values, complex)
         except (TypeError, ValueError, OverflowError):
             raise TypeError(f"z must be complex numbers, got {shown(z)}") from None
         if not np.isfinite(points).all() or (points.imag == 0).any():
@@ -155,10 +155,10 @@ def spectrum(
 ) -> Spectra:
     r"""Return the limiting spectra of the kernel matrices of ``n`` samples of a mixture.
 
-    They are those of the high-dimensional equivalents: $\alpha_1 X^\top X$ plus a multiple of the
-    identity, whose eigenvalues form bulks, and a part of low rank, which may detach others. They
-    are centered and expanded at $\tau_0^2 = \mathbb E\|x\|^2$, the means included, as those of
-    :func:`~shoal.equivalent`. A mixture to which the theory does not apply triggers a warning.
+    The limits belong to the high-dimensional equivalents: $\alpha_1 X^\top X$ plus a multiple of
+    the identity, whose eigenvalues form bulks, and a part of low rank, which may detach others. As
+    in :func:`~shoal.equivalent`, the expansion is at $\tau_0^2 = \mathbb E\|x\|^2$, means
+    included. A mixture to which the theory does not apply triggers a warning.
 
     Args:
         architecture: An architecture with a kernel; it is centered first.
@@ -191,7 +191,7 @@ def spectrum(
     if not mixture.input_norm > 0:
         raise ValueError("mixture must not have covariances that are all zero")
     _warn_of_misfits(mixture)
-    found = coefficients(
+    c = coefficients(
         architecture,
         input_norm=math.sqrt(mixture_pair_products(mixture)[0])
         if input_norm is None
@@ -202,12 +202,12 @@ def spectrum(
     )
     counts = count * mixture.proportions.numpy()
     law = Law([_array(covariance) for covariance in mixture.covariances], counts)
-    square = found.input_norm**2
-    return Spectra(*(_of(k, square, mixture, law, counts) for k in (found.ck, found.ntk)))
+    square = c.input_norm**2
+    return Spectra(*(_of(k, square, mixture, law, counts) for k in (c.ck, c.ntk)))
 
 
 def _warn_of_misfits(mixture: GaussianMixture) -> None:
-    """Say where a mixture is not what the theory is about, or its covariances are biased."""
+    """Warn of a mixture that the theory does not cover, or whose covariances are biased."""
     statistics = mixture.statistics
     shares, inner = mixture.proportions, statistics.mean_products
     norms = statistics.traces + inner.diagonal()
@@ -229,7 +229,7 @@ def _warn_of_misfits(mixture: GaussianMixture) -> None:
 
 
 def _warn_of_bias(mixture: GaussianMixture) -> None:
-    """Compare the fitted covariances with what is known of the true ones without bias."""
+    """Compare the fitted covariances with unbiased estimates of the true ones."""
     estimated = mixture.trace_products.diagonal()
     for name, covariance, value in zip(
         mixture.classes, mixture.covariances, estimated.tolist(), strict=True
@@ -237,10 +237,10 @@ def _warn_of_bias(mixture: GaussianMixture) -> None:
         biased = covariance.inner(covariance) / mixture.dimension
         if abs(biased - value) > _BIASED * max(biased, value):
             _warn(
-                f"the fitted covariance C of class {name!r} has tr C²/p = {biased:.3g}, but that "
-                f"of the data is {value:.3g}: with few samples for the dimension its eigenvalues "
-                "are too far apart, and in a form that is too simple not enough; the spectrum is "
-                "that of the fitted covariance"
+                f"the fitted covariance C of class {name!r} has tr C²/p = {biased:.3g}, but the "
+                f"data have {value:.3g}: with few samples for the dimension its eigenvalues are "
+                "too far apart, and in too simple a form not far enough; the spectrum belongs to "
+                "the fitted covariance"
             )
             return
 
@@ -275,12 +275,12 @@ def _of(
     def outer(z: float) -> float:
         return scale * z + shift
 
-    found = tuple(Spike(outer(spike.value), spike.alignment) for spike in spikes)
+    isolated_values = tuple(Spike(outer(spike.value), spike.alignment) for spike in spikes)
     moved = tuple(
         Transition(outer(t.edge), t.strength, None if t.value is None else outer(t.value))
         for t in transitions(law, part, spikes)
     )
-    return Spectrum(scale, shift, found, moved, law)
+    return Spectrum(scale, shift, isolated_values, moved, law)
 
 
 def _form(

@@ -68,7 +68,7 @@ class LowRank:
         images: C_a μ_a, of shape (p, K).
         form: B on [J/√p, F].
         variances: p times the variance of ‖x − E x‖² in each class, 2 T_aa for Gaussians.
-        loadings: Of shape (K, columns of F).
+        loadings: Factors of the deviations. shape: (K, columns of F)
         noise: p times the variances of the noise, of the same shape.
     """
 
@@ -198,14 +198,14 @@ class _Function:
 def isolated(law: Law, part: LowRank) -> list[Spike]:
     """All isolated eigenvalues in units of the slope, in increasing order."""
     function = _Function(law, part)
-    found: list[Spike] = []
+    spikes: list[Spike] = []
     for lower, upper in _gaps(function):
         first, last = function.eigenvalues(lower), function.eigenvalues(upper)
         # within round-off of an edge an eigenvalue is not isolated
         for branch in np.flatnonzero((first < -1e-12) & (last > 1e-12)):
             value = _zero(function, int(branch), lower, upper)
-            found.append(Spike(value, function.alignment(value, int(branch))))
-    return sorted(found, key=lambda spike: spike.value)
+            spikes.append(Spike(value, function.alignment(value, int(branch))))
+    return sorted(spikes, key=lambda spike: spike.value)
 
 
 def transitions(law: Law, part: LowRank, spikes: list[Spike]) -> list[Transition]:

@@ -1,9 +1,9 @@
 r"""One argument for all networks: gradients move less than it takes to lose their rank.
 
-Let $e = \hat y - y$, and let the weights stay within given radii of where they start. There, an
-architecture gives bounds (``Growth``): $\lambda_-$ of the eigenvalues of the features' Gram matrix,
-from below, $\Lambda$ of those of the NTK $H$, from above, and $t_g \|e\|$ of the gradient of group
-$g$. A step of gradient descent makes $e' = (I - \eta H) e + E_1 + E_2$, where
+Let $e = \hat y - y$, and let the weights stay within some radii of their start. There, an
+architecture gives bounds (``Growth``): a lower one $\lambda_-$ of the eigenvalues of the features'
+Gram matrix, an upper one $\Lambda$ of the eigenvalues of the NTK $H$, and $t_g \|e\|$ of the
+gradient of group $g$. A step of gradient descent makes $e' = (I - \eta H) e + E_1 + E_2$, where
 $\|E_1\| \le \eta \varepsilon \|e\|$ is due to units that cross a kink,
 $e^\top E_1 \le \eta \psi \|e\| \|\Gamma\|$ with $\Gamma$ the gradient of all but readouts, and
 $\|E_2\| \le \eta^2 M \|e\|^2$. So $\|e\|$ falls at the rate $\omega = \lambda_-$ under gradient
@@ -283,22 +283,24 @@ def _conclusion(theorem: str, origin: _Point) -> Conclusion:
 def _conditions(point: _Point) -> tuple[Condition, ...]:
     """The conditions of the proof, in its order."""
     growth, geometry = point.growth, point.geometry
-    found = []
+    conditions = []
     if growth.gain is not None:
         words = "the recurrent layer remains a contraction"
         remedy = "smaller recurrent weights, more width, smaller labels"
-        found.append(condition("contraction", growth.gain, "<", 1, words, remedy))
+        conditions.append(condition("contraction", growth.gain, "<", 1, words, remedy))
     words = f"the {geometry.subject} move less than their least singular value"
-    found.append(condition("rank", growth.drift, "<", growth.start, words, geometry.rank_remedy))
+    conditions.append(
+        condition("rank", growth.drift, "<", growth.start, words, geometry.rank_remedy)
+    )
     if not growth.blocked:
         if growth.gain is not None:
             words, remedy = "the readout is trained", "train the readout"
-            found.append(condition("readout", growth.floor, ">", 0, words, remedy))
+            conditions.append(condition("readout", growth.floor, ">", 0, words, remedy))
         if point.step is not None:
-            found += _step_conditions(point, point.step)
+            conditions += _step_conditions(point, point.step)
         if point.ways:
-            found.append(_travel_condition(point))
-    return tuple(replace(c, rigorous=geometry.rigorous) for c in found)
+            conditions.append(_travel_condition(point))
+    return tuple(replace(c, rigorous=geometry.rigorous) for c in conditions)
 
 
 def _travel_condition(point: _Point) -> Condition:

@@ -32,7 +32,7 @@ _GROUPS = ("recurrent", "input", "readout", "skip")
 
 
 class EquilibriumGeometry(Geometry):
-    r"""The measured network; the names below are those of the documentation.
+    r"""The measured network, with the names of the documentation.
 
     Args:
         net: A network with the weights ``recurrent``, ``input``, ``readout`` and maybe ``skip``.
@@ -107,11 +107,11 @@ class EquilibriumGeometry(Geometry):
 
     def within(self, radii: Radii, step: Fraction) -> Growth:
         """The bounds within these radii, for steps of this size."""
-        found, slope = self.equilibrium, exact(self.equilibrium.smooth.lipschitz)
-        gap = 1 - slope * (exact(found.weight_norm) + radii["recurrent"])
+        equilibrium, slope = self.equilibrium, exact(self.equilibrium.smooth.lipschitz)
+        gap = 1 - slope * (exact(equilibrium.weight_norm) + radii["recurrent"])
         if gap <= 0:
             return Growth(1 - gap, self.start, Fraction(0))
-        z0, injected = exact(found.features_norm), radii["input"] * self.mapping
+        z0, injected = exact(equilibrium.features_norm), radii["input"] * self.mapping
         moved = slope * (radii["recurrent"] * z0 + injected) / gap
         drifts = {"readout": moved, "skip": injected}
         drift = sum((drifts[g] for g in self.read), Fraction(0))
@@ -159,19 +159,19 @@ class _Ball:
         features: Fraction,
         injection: Fraction,
     ) -> None:
-        found, self.slope = network.equilibrium, exact(network.equilibrium.smooth.lipschitz)
+        equilibrium, self.slope = network.equilibrium, exact(network.equilibrium.smooth.lipschitz)
         self.network, self.gap, self.features, self.injection = network, gap, features, injection
         self.skip_radius = radii.get("skip", Fraction(0))
         # how far the preactivations of UX and of Z may be from the computed ones
         inner = up(radii["input"]) * network.sample_norms
-        outer = up(radii["recurrent"]) * found.sample_norms + network.rectified_scale * inner
+        outer = up(radii["recurrent"]) * equilibrium.sample_norms + network.rectified_scale * inner
         self.first_moves = (inner + network.first_error) * ROUND_UP
-        self.moves = (outer / down(gap) + found.preactivation_error) * ROUND_UP
-        self.adjoint_moves = found.adjoint_moves(
+        self.moves = (outer / down(gap) + equilibrium.preactivation_error) * ROUND_UP
+        self.adjoint_moves = equilibrium.adjoint_moves(
             self.moves, readout=radii["readout"], recurrent=radii["recurrent"], gap=gap
         )
         rough = (network.readout_norm + radii["readout"]) / gap
-        known = float((found.adjoint_norms + self.adjoint_moves).max())
+        known = float((equilibrium.adjoint_norms + self.adjoint_moves).max())
         self.adjoint = min(rough, exact(up(known)))  # β
         self.lever = self.slope * self.adjoint  # κ
         self.push = self.lever + network.skip_norm + self.skip_radius  # of t_i
@@ -188,15 +188,17 @@ class _Ball:
         Args:
             reach: The step size times the error.
         """
-        network, found = self.network, self.network.equilibrium
+        network, equilibrium = self.network, self.network.equilibrium
         second = first = Fraction(0)
-        if found.smooth.jump:
-            weight = found.crossing_weight(self.moves, up(self.stride * reach), self.adjoint_moves)
-            second = exact(up(found.smooth.jump)) * min(weight, self.adjoint) / self.gap
+        if equilibrium.smooth.jump:
+            weight = equilibrium.crossing_weight(
+                self.moves, up(self.stride * reach), self.adjoint_moves
+            )
+            second = exact(up(equilibrium.smooth.jump)) * min(weight, self.adjoint) / self.gap
         if network.first_crossings is not None:
             stride = up(self.inner * self.push * reach / exact(down(network.rectified_scale)))
             crossing = network.first_crossings.weight_within_step(self.first_moves, stride)
-            turned = found.crossings.weight(self.moves) + self.adjoint_moves
+            turned = equilibrium.crossings.weight(self.moves) + self.adjoint_moves
             known = float((crossing + turned).max()) * ROUND_UP
             first = min(exact(up(known)) + self.skip_radius, self.push)
         return second, first + second

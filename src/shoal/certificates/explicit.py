@@ -75,12 +75,12 @@ class MeasuredLayer:
         levers: $\|\sigma'(p) g\|$.
         adjoints: $\|g\|$.
         peaks: The largest entry of $g$, over units and pixels; its norm over outputs.
-        inner_error: How far the preactivations are from those of the computed features below.
+        inner_error: Error of the preactivations, given the computed features below.
         feature_error: The same for the features, given the preactivations.
         slope_error: The same for $\sigma'$, the largest over all units.
         adjoint_error: The same for the adjoints below, given those above.
         gram: The share of the layer's weights in the NTK, over samples and outputs.
-        gram_error: How far it may be off, in the spectral norm.
+        gram_error: Bound of its error, in the spectral norm.
     """
 
     layer: _Layer

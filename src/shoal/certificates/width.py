@@ -67,7 +67,7 @@ def required_width(
         y: The labels, of shape (n,) or (n, outputs).
         readout_scale: The factor of the readout at initialization, as for ``build``.
         largest_width: The largest width to try.
-        seeds: The number of networks of each width, all of which must succeed.
+        seeds: The number of networks of each width; all must succeed.
 
     Returns:
         The two widths.

@@ -102,13 +102,7 @@ def _described(
 
 
 def _kernel(which: str | None, groups: list[str], *, asked: bool) -> tuple[str, str]:
-    """The kernel to match, and a remark about the choice.
-
-    Args:
-        which: The kernel that was asked for.
-        groups: The groups that will be trained.
-        asked: Whether the user named them.
-    """
+    """The kernel to match, and a remark about the choice, for groups that will be trained."""
     right = "ck" if groups == ["readout"] else "ntk"
     if which is None:
         why = (
@@ -121,12 +115,5 @@ def _kernel(which: str | None, groups: list[str], *, asked: bool) -> tuple[str, 
     one_of("which", which, ("ck", "ntk"))
     if not asked or which == right:
         return which, ""
-    if which == "ck":
-        return which, (
-            f"But the CK decides only if the readout alone is trained: with "
-            f'{", ".join(groups)} trained the NTK does, which="ntk".'
-        )
-    return which, (
-        "But this NTK, of the readout alone, is the CK, and the design has it if all of its "
-        'weights are trained: if only its readout is to be trained, which="ck".'
-    )
+    remark = f'But with {", ".join(groups)} trained, the {right.upper()} decides: which="{right}".'
+    return which, remark

@@ -20,16 +20,19 @@ With $F = 1 + (\pi-2)w_1$ the equations for $A_2$ and $A_3$ are
 * CK: $A_3/A_1 = w_1 + w_2/F$ and $A_2/A_1 = w_1 + w_2F$,
 * NTK: $3A_3/A_1 = 4w_1 + 5w_2/F$ and $3A_2/A_1 = 2w_1 + w_2F$.
 
-Eliminating $w_2$ leaves a cubic in $w_1$, whose roots are all solutions. The diagonal is then no
-longer free. For the CK of a rectifier DEQ it fits by itself, since $\gamma^2 - A_1 = (\pi-2)A_2$ on
-both sides; the NTK has no such identity, and two layers miss $\kappa^2$.
+Eliminating $w_2$ leaves a cubic in $w_1$. The diagonal is then no longer free. For the CK of a
+rectifier DEQ it fits by itself, since $\gamma^2 - A_1 = (\pi-2)A_2$ on both sides; the NTK has no
+such identity, and two layers miss $\kappa^2$.
+
+Networks of a family are found by least squares on the part of the kernel that they miss, from
+several starts: where nothing is missed, the design is feasible, and elsewhere it is the nearest.
 """
 
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 import scipy  # imports its parts when they are first used
@@ -44,9 +47,8 @@ from shoal.kernels import KernelFunction
 
 _EXCESS = math.pi - 2
 _DIMENSIONS = 4.0  # the largest eigenvalue of XᵀX/τ_0² for as many samples as dimensions
-_ODD = 1e-13  # an even or odd part this small, relative to the diagonal, is rounding
-_THRESHOLDS = 1e-3, 8.5  # in standard deviations; below, a sign function in practice
-_STEEPEST = 0.05  # the smallest threshold of a nearest design
+# logarithms, in standard deviations: nearly a sign function, and nearly linear
+_THRESHOLDS = math.log(0.01), math.log(8.5)
 _ORDINARY = 1 / math.pi  # the largest w of slopes a >= b >= 0
 _SAME = 1e-11  # relative to the diagonal
 _AGREEMENT = 1e-9  # of two ways to find a coefficient, relative to the diagonal
@@ -132,12 +134,24 @@ class Proposal(NamedTuple):
     Attributes:
         activations: Its layers.
         layers: Their energies.
-        note: A remark for the explanation.
+        sensitivity: How far errors of the target move it.
     """
 
     activations: tuple[Activation, ...]
     layers: tuple[Energies, ...]
-    note: str = ""
+    sensitivity: float
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """The ratio $w$ of each layer."""
+        return tuple(layer.square / layer.linear for layer in self.layers)
+
+    @property
+    def note(self) -> str:
+        """A remark for the explanation."""
+        steep = [i for i, w in enumerate(self.shares, start=1) if w > _ORDINARY * (1 + 1e-12)]
+        layers = " and ".join(map(str, steep))
+        return f"The left slope is negative in layer {layers}." if steep else ""
 
     def numbers(self, which: str) -> Numbers:
         """The coefficients of the network."""
@@ -159,240 +173,135 @@ def network_numbers(layers: Iterable[Energies], which: str) -> Numbers:
     return Numbers(variance, a1, a2, a3) if which == "ck" else Numbers(diagonal, b1, b2, b3)
 
 
-class HardTanhs:
-    """One hidden layer of scaled hard tanh (Ling 2024, Example 3.10)."""
+class Family(NamedTuple):
+    """Networks of one kind, by a shape for each layer and the size of the linear part.
 
-    words = "hard tanh"
+    Attributes:
+        words: Its name in explanations.
+        limits: Coefficients that it can have.
+        unit: Energies of a layer of some shape, at any scale.
+        activation: The activation of such a layer, at its scale and that of its arguments.
+        ranges: Shapes of solutions, and of the nearest network.
+        starts: Angles in these ranges from which networks are searched.
+    """
 
-    def solutions(
-        self, target: Numbers, input_norm: float, which: str
-    ) -> tuple[list[Proposal], str]:
-        """The network with these numbers, or the reason why there is none."""
-        diagonal, linear, norms, square = names(which)
-        quotient, least = f"{diagonal} / (input_norm² {linear})", _THRESHOLDS[0]
-        even = max(target.norms, target.square) / target.diagonal
-        value = target.diagonal / target.linear if target.linear > 0 else math.inf
-        most = hard_tanh_ratio(least, which)
-        if even > _ODD:
-            return [], (
-                f"A hard tanh is odd, so {norms} and {square} must vanish, but they make up "
-                f"{even:.2g} of the diagonal."
-            )
-        if not value > 1 + 1e-12:
-            return [], f"{quotient} must be above 1, as of a linear layer, and is 1."
-        if which == "ck" and not value < math.pi / 2:
-            return [], (
-                f"{quotient} must be below pi/2 = 1.5708, the value of the sign function, and is "
-                f"{value:.6g}."
-            )
-        if value > most:
-            return [], (
-                f"{quotient} must be at most {most:.6g}, the value of a hard tanh that bends at "
-                f"{least} standard deviations, and is {value:.6g}."
-            )
-
-        def excess(logarithm: float) -> float:
-            return hard_tanh_ratio(math.exp(logarithm), which) - value
-
-        low, high = map(math.log, _THRESHOLDS)
-        root = float(scipy.optimize.brentq(excess, low, high, xtol=1e-15, rtol=8.9e-16))
-        return [_hard_tanh(math.exp(root), target.linear, input_norm, which)], ""
-
-    def nearest(self, target: Numbers, input_norm: float, which: str) -> Proposal:
-        """The network that misses least of the kernel."""
-        small = 1e-9 * target.diagonal
-
-        def built(linear: float, logarithm: float) -> Proposal:
-            return _hard_tanh(math.exp(logarithm), max(linear, small), input_norm, which)
-
-        start = [max(target.linear, 1e-3 * target.diagonal), 0.0]
-        bounds = ([0.0, math.log(_STEEPEST)], [math.inf, math.log(_THRESHOLDS[1])])
-        return _least(target, which, built, [(start, bounds, [start[0], 1.0])])
+    words: str
+    limits: str
+    unit: Callable[[float], Energies]
+    activation: Callable[[float, Energies, float], Activation]
+    ranges: tuple[tuple[float, float], tuple[float, float]]
+    starts: tuple[tuple[float, ...], ...]
 
 
-class LeakyRectifiers:
-    """One or two hidden layers of leaky rectifiers (Ling 2024, Example 3.11)."""
-
-    words = "leaky rectifiers"
-
-    def solutions(
-        self, target: Numbers, input_norm: float, which: str
-    ) -> tuple[list[Proposal], str]:
-        """All networks with these numbers, or the reason why there is none.
-
-        One layer if it is enough; else ordinary slopes first.
-        """
-        diagonal, linear, norms, square = names(which)
-        if target.linear <= _ODD * target.diagonal:
-            return [], f"{linear} must be positive, and vanishes."
-        share = target.square / target.linear * (1.0 if which == "ck" else 2 / 3)
-        pairs = sorted(rectifier_weights(target, which), key=lambda pair: _condition(pair, which))
-        one, *two = (
-            _rectifiers(target.linear, shares, input_norm, which) for shares in [(share,), *pairs]
-        )
-        if _agree(target, one.numbers(which)):
-            return [one], ""
-        found = [p for p in two if _agree(target, p.numbers(which))]
-        if found:
-            return found, ""
-        if not two:
-            return [], (
-                f"No two leaky rectifiers have {linear}, {norms} and {square} in these "
-                f"proportions: {norms} input_norm²/{linear} = "
-                f"{target.norms / target.linear / 2:.6g} and {square} input_norm²/{linear} = "
-                f"{target.square / target.linear:.6g}."
-            )
-        values = [p.numbers(which).diagonal for p in two]
-        value = min(values, key=lambda x: abs(x - target.diagonal))
-        return [], (
-            f"Leaky rectifiers that have {linear}, {norms} and {square} have no choice of "
-            f"{diagonal}: it would be {value:.6g} and must be {target.diagonal:.6g}, "
-            f"{target.diagonal / value - 1:+.2%}."
-        )
-
-    def nearest(self, target: Numbers, input_norm: float, which: str) -> Proposal:
-        """The network that misses least of the kernel; its slopes are a >= b >= 0."""
-
-        def built(linear: float, *shares: float) -> Proposal:
-            return _rectifiers(linear, shares, input_norm, which)
-
-        linear = max(target.linear, 1e-3 * target.diagonal)
-        starts: list[Any] = []
-        for shares in [*product((0.02, 0.15, 0.3), repeat=2), (0.02,), (0.3,)]:
-            count = len(shares)
-            bounds = ([0.0] * (1 + count), [math.inf, *[_ORDINARY] * count])
-            starts.append(([linear, *shares], bounds, [linear, *[0.1] * count]))
-        return _least(target, which, built, starts)
+def _clipped(logarithm: float) -> Energies:
+    """A hard tanh, by the logarithm of its threshold."""
+    h = math.exp(logarithm)
+    density = math.exp(-(h**2) / 2) / math.sqrt(2 * math.pi)
+    inside, outside = math.erf(h / math.sqrt(2)), math.erfc(h / math.sqrt(2))
+    growth = inside - 2 * h * density
+    return Energies(inside**2, 0.0, growth + h**2 * outside, inside, growth)
 
 
-FAMILIES: dict[str, HardTanhs | LeakyRectifiers] = {
-    "hard_tanh": HardTanhs(),
-    "leaky_relu": LeakyRectifiers(),
+def _hard_tanh(logarithm: float, layer: Energies, tau: float) -> Affine:
+    h = math.exp(logarithm)
+    return Affine(
+        HardTanh(h * tau), scale=math.sqrt(layer.slopes / _clipped(logarithm).slopes) / tau
+    )
+
+
+def _bent(w: float) -> Energies:
+    """A leaky rectifier, by its $w$."""
+    return Energies(1.0, w, 1 + _EXCESS * w, 1 + math.pi * w, 1 + _EXCESS * w)
+
+
+def _rectifier(w: float, layer: Energies, tau: float) -> Affine:
+    straight = math.sqrt(layer.linear) / tau
+    bent = straight * math.sqrt(math.pi * w)
+    right, left = straight + bent, straight - bent
+    return Affine(LeakyReLU(left / right), scale=right, shift=-bent * tau * math.sqrt(2 / math.pi))
+
+
+FAMILIES: dict[str, Family] = {
+    "hard_tanh": Family(
+        "hard tanh",
+        "A hard tanh is odd: {norms} and {square} vanish; and {diagonal} is larger than "
+        "input_norm² {linear}, for the CK by a factor of at most pi/2.",
+        _clipped,
+        _hard_tanh,
+        (_THRESHOLDS, _THRESHOLDS),
+        ((0.9,),),
+    ),
+    "leaky_relu": Family(
+        "leaky rectifiers",
+        "Leaky rectifiers that have {linear}, {norms} and {square} have no choice of {diagonal}.",
+        _bent,
+        _rectifier,
+        ((0.0, math.inf), (0.0, _ORDINARY)),
+        ((0.0,), (0.5,), *product((0.2, 1.0), repeat=2)),
+    ),
 }
 """The families in the order in which they are tried: the simplest networks first."""
 
 
-def hard_tanh_ratio(h: float, which: str) -> float:
-    """The diagonal over the linear part of a hard tanh, for a threshold in standard deviations."""
-    numbers = network_numbers([_hard_tanh_energies(h)], which)
-    return numbers.diagonal / numbers.linear
+def searched(
+    family: Family, target: Numbers, input_norm: float, which: str, within: tuple[float, float]
+) -> list[Proposal]:
+    """Networks of shapes in a range that miss least of the kernel, by least squares."""
+    low, high = within
+
+    def shapes(angles: Iterable[float]) -> list[float]:
+        bounded = math.isfinite(high)
+        return [low + ((high - low) * math.sin(v) ** 2 if bounded else v * v) for v in angles]
+
+    def layers(parameters: Sequence[float]) -> list[Energies]:
+        root, *angles = parameters
+        units = [family.unit(shape) for shape in shapes(angles)]
+        *first, last = (unit.times(input_norm**2 / unit.total) for unit in units)
+        linear = max(root * root, 1e-9 * target.diagonal)
+        return [*first, last.times(linear / network_numbers([*first, last], which).linear)]
+
+    def miss(parameters: Sequence[float]) -> tuple[float, ...]:
+        return target.differences(network_numbers(layers(parameters), which))
+
+    proposals = []
+    for angles in family.starts:
+        start = (math.sqrt(max(target.linear, 1e-3 * target.diagonal)), *angles)
+        tight = dict.fromkeys(("xtol", "ftol", "gtol"), 1e-15)
+        fit = scipy.optimize.least_squares(miss, start, method="lm", **tight)
+        parameters = fit.x.tolist()
+        made = layers(parameters)
+        scales = (input_norm, *(math.sqrt(layer.total) for layer in made[:-1]))
+        activations = map(family.activation, shapes(parameters[1:]), made, scales)
+        proposals.append(Proposal(tuple(activations), tuple(made), float(np.linalg.cond(fit.jac))))
+    return proposals
 
 
-def rectifier_weights(target: Numbers, which: str) -> list[tuple[float, float]]:
-    """Every $(w_1, w_2)$, both not negative, that has $A_1$, $A_2$ and $A_3$."""
-    n, of_first, of_second, of_norms = _equations(which)
-    square, norms = n * target.square / target.linear, n * target.norms / target.linear
-    first, growth = np.polynomial.Polynomial([0.0, 1.0]), np.polynomial.Polynomial([1.0, _EXCESS])
-    cubic = (square - of_first * first) * growth**2 + of_second * (of_norms * first - norms)
-    found = []
-    for root in map(complex, cubic.roots()):
-        if abs(root.imag) > 1e-7:  # half the digits of a double root
-            continue
-        w = _polished(cubic, root.real)
-        second = (square - of_first * w) * (1 + _EXCESS * w) / of_second
-        if min(w, second) > -1e-13:
-            found.append((max(w, 0.0), max(second, 0.0)))
-    return found
+def solutions(family: Family, target: Numbers, input_norm: float, which: str) -> list[Proposal]:
+    """Networks that have the numbers, of as few layers as possible.
 
-
-def _least(
-    target: Numbers, which: str, built: Callable[..., Proposal], starts: Sequence[Any]
-) -> Proposal:
-    """The network with the least squared differences, by least squares from several starts."""
-
-    def miss(parameters: Any) -> tuple[float, ...]:
-        return target.differences(built(*map(float, parameters)).numbers(which))
-
-    found = [
-        scipy.optimize.least_squares(miss, start, bounds=bounds, x_scale=scale, xtol=1e-12)
-        for start, bounds, scale in starts
-    ]
-    least = min(one.cost for one in found)
-    return built(*map(float, next(f.x for f in found if f.cost <= least * (1 + 1e-6))))
-
-
-def _hard_tanh_energies(h: float) -> Energies:
-    """The energies for a threshold, in units of the squared slope."""
-    density = math.exp(-(h**2) / 2) / math.sqrt(2 * math.pi)
-    inside, outside = math.erf(h / math.sqrt(2)), math.erfc(h / math.sqrt(2))
-    if h > 1e-2:
-        growth = inside - 2 * h * density
-    else:  # the same without cancellation
-        growth = 2 * h**3 * density / 3 * (1 + h**2 / 5 + h**4 / 35)
-    return Energies(inside**2, 0.0, growth + h**2 * outside, inside, growth)
-
-
-def _hard_tanh(h: float, linear: float, input_norm: float, which: str) -> Proposal:
-    unit = _hard_tanh_energies(h)
-    layer = unit.times(linear / network_numbers([unit], which).linear)
-    slope = math.sqrt(layer.slopes / unit.slopes) / input_norm
-    return Proposal((Affine(HardTanh(h * input_norm), scale=slope),), (layer,))
-
-
-def _equations(which: str) -> tuple[float, float, float, float]:
-    r"""$n$, $p_1$, $p_2$, $p_3$ in $nA_3/A_1 = p_1w_1 + p_2w_2/F$, $nA_2/A_1 = p_3w_1 + w_2F$."""
-    return (1.0, 1.0, 1.0, 1.0) if which == "ck" else (3.0, 4.0, 5.0, 2.0)
-
-
-def _polished(cubic: np.polynomial.Polynomial, root: float) -> float:
-    """Newton steps while they get smaller."""
-    slope, last = cubic.deriv(), math.inf
-    while True:
-        steepness = float(slope(root))
-        step = float(cubic(root)) / steepness if steepness else 0.0
-        if not abs(step) < last / 2:
-            return root
-        root, last = root - step, abs(step)
-
-
-def _condition(pair: tuple[float, float], which: str) -> tuple[bool, float]:
-    """Whether a slope is negative, and how far errors of A_2 and A_3 move the solution."""
-    _, of_first, of_second, of_norms = _equations(which)
-    first, second = pair
-    growth = 1 + _EXCESS * first
-    jacobian = np.array(
-        [
-            [of_first - of_second * second * _EXCESS / growth**2, of_second / growth],
-            [of_norms + second * _EXCESS, growth],
-        ]
-    )
-    return max(pair) > _ORDINARY * (1 + 1e-12), float(np.linalg.cond(jacobian))
-
-
-def _agree(target: Numbers, numbers: Numbers) -> bool:
-    pairs = zip(target, numbers, strict=True)
-    return all(abs(a - b) <= _SAME * target.diagonal for a, b in pairs)
-
-
-def _rectifiers(
-    linear: float, shares: tuple[float, ...], input_norm: float, which: str
-) -> Proposal:
-    r"""The network of these $w$ whose $A_1$ is ``linear``; its first layer keeps the norm."""
-    units = [Energies(1.0, w, 1 + _EXCESS * w, 1 + math.pi * w, 1 + _EXCESS * w) for w in shares]
-    layers = [unit.times(input_norm**2 / unit.total) for unit in units]
-    layers[-1] = layers[-1].times(linear / network_numbers(layers, which).linear)
-    scales = (input_norm, *(math.sqrt(layer.total) for layer in layers[:-1]))
-    activations = tuple(map(_rectifier, layers, scales))
-    negative = [str(i) for i, w in enumerate(shares, start=1) if w > _ORDINARY * (1 + 1e-12)]
-    note = f"The left slope is negative in layer {' and '.join(negative)}." if negative else ""
-    return Proposal(activations, tuple(layers), note)
-
-
-def _rectifier(layer: Energies, tau: float) -> Affine:
-    straight, bent = math.sqrt(layer.linear) / tau, math.sqrt(math.pi * layer.square) / tau
-    right, left = straight + bent, straight - bent
-    return Affine(LeakyReLU(left / right), scale=right, shift=-bent * tau * math.sqrt(2 / math.pi))
+    Those without negative slopes are first, and of these the one that errors of the target move
+    least.
+    """
+    networks: list[Proposal] = []
+    for proposal in searched(family, target, input_norm, which, family.ranges[0]):
+        pairs = zip(target, proposal.numbers(which), strict=True)
+        met = all(abs(a - b) <= _SAME * target.diagonal for a, b in pairs)
+        if met and not any(np.allclose(proposal.shares, other.shares) for other in networks):
+            networks.append(proposal)
+    least = min((len(proposal.layers) for proposal in networks), default=0)
+    shallow = [proposal for proposal in networks if len(proposal.layers) == least]
+    return sorted(shallow, key=lambda p: (max(p.shares) > _ORDINARY * (1 + 1e-12), p.sensitivity))
 
 
 @dataclass(frozen=True, kw_only=True)
 class MomentMatching:
     r"""One or two hidden layers with the high-dimensional coefficients of a network.
 
-    They are those of the centered architecture (see ``coefficients``): $\gamma^2, \alpha_1,
-    \alpha_2, \alpha_3$ of the CK, or $\kappa_*^2, \beta_1, \beta_2, \beta_3$ of the NTK, all
-    weights of the designed network being trained. The kernel matrices of both agree on
+    The architecture is centered first (see ``coefficients``). Matched are $\gamma^2, \alpha_1,
+    \alpha_2, \alpha_3$ of the CK, or $\kappa_*^2, \beta_1, \beta_2, \beta_3$ of the NTK with all
+    weights of the designed network trained. Then the kernel matrices of both agree on
     high-dimensional Gaussian mixtures. If no network of the family has the coefficients, the
-    nearest one comes back with ``feasible=False``.
+    nearest one is returned with ``feasible=False``.
 
     Args:
         family: ``"hard_tanh"``, one layer, or ``"leaky_relu"``, one or two. By default the first
@@ -419,37 +328,44 @@ class MomentMatching:
         if target.diagonal == 0:
             raise ValueError(f"the kernel is zero: {wanted.architecture} has an activation of zero")
         tried = [self.family] if self.family is not None else list(FAMILIES)
-        reasons = []
         for name in tried:
-            found, reason = FAMILIES[name].solutions(target, norm, which)
-            if found:
-                return _feasible(wanted, which, name, found)
-            reasons.append(reason)
-        proposals = {name: FAMILIES[name].nearest(target, norm, which) for name in tried}
-        errors = {name: target.error(p.numbers(which)) for name, p in proposals.items()}
-        best = min(errors, key=errors.__getitem__)
+            if networks := solutions(FAMILIES[name], target, norm, which):
+                return _feasible(wanted, which, name, networks)
+        proposals = [
+            (target.error(proposal.numbers(which)), name, proposal)
+            for name in tried
+            for proposal in searched(FAMILIES[name], target, norm, which, FAMILIES[name].ranges[1])
+        ]
+        least = min(error for error, _, _ in proposals)
+        error, best, nearest = next(one for one in proposals if one[0] <= 1.001 * least)
+        limits = dict(zip(("diagonal", "linear", "norms", "square"), names(which), strict=True))
         words = [
-            f"Not feasible. {' '.join(reasons)} Nearest to it:",
-            _intention(wanted, which, best, proposals[best]),
-            f"It is predicted to miss at most {errors[best]:.1e} of the kernel matrix, in spectral "
+            "Not feasible.",
+            *(FAMILIES[name].limits.format(**limits) for name in tried),
+            "Nearest to it:",
+            _intention(wanted, which, best, nearest),
+            f"It is predicted to miss at most {error:.1e} of the kernel matrix, in spectral "
             "norm, for as many isotropic inputs as dimensions, all of norm input_norm; varying "
             "norms add to it, see gap. method='sphere' has the kernel for inputs of one norm.",
         ]
-        return _verified(wanted, which, best, proposals[best], feasible=False, words=words)
+        return _verified(wanted, which, best, nearest, feasible=False, words=words)
 
 
-def _feasible(wanted: Coefficients, which: str, family: str, found: list[Proposal]) -> Design:
-    words = [_intention(wanted, which, family, found[0]), _depth_reason(wanted, which, found[0])]
+def _feasible(wanted: Coefficients, which: str, family: str, networks: list[Proposal]) -> Design:
+    words = [
+        _intention(wanted, which, family, networks[0]),
+        _depth_reason(wanted, which, networks[0]),
+    ]
     others = tuple(
         _verified(wanted, which, family, proposal, feasible=True, words=words)
-        for proposal in found[1:]
+        for proposal in networks[1:]
     )
     if others:
         words.append(
-            f"There are {len(found)} such networks; this is the one that errors of the target move "
-            "least, and the other is in alternatives."
+            f"There are {len(networks)} such networks; this is the one that errors of the target "
+            "move least, and the other is in alternatives."
         )
-    best = _verified(wanted, which, family, found[0], feasible=True, words=words)
+    best = _verified(wanted, which, family, networks[0], feasible=True, words=words)
     return replace(best, alternatives=others)
 
 

@@ -1,10 +1,9 @@
 r"""Functions on the line given by Hermite coefficients and carriers, with all their derivatives.
 
 Carriers hold the slow tail of a Hermite series, which no polynomial can. The kernel of an
-activation with kinks has coefficients that fall like $k^{-5/2}$. An activation of which all
-coefficients of even degree have that size, with alternating signs, has a kink at zero, like $|x|$;
-with those of odd degree it behaves like $x \log|x|$. What is left after such a function is taken
-off falls faster.
+activation with kinks has coefficients that fall like $k^{-5/2}$. Coefficients of even degree of
+that size, with alternating signs, make a kink at zero, like $|x|$; those of odd degree make
+$x \log|x|$. After such a function is subtracted, the remaining coefficients fall faster.
 
 Both are rounded off at $|x| \approx \varepsilon$, which their coefficients notice from degree
 $\varepsilon^{-2}$ on: with $w = x + i\varepsilon$, they are $x (1 - \tfrac2\pi \arg w)$ and
@@ -19,6 +18,7 @@ is least is chosen, *without* the Gaussian weight, under which all signs are ali
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -32,11 +32,10 @@ _FINEST = 2.0**-20  # the carriers need nothing finer
 _STEP = 0.35  # of panels whose rule resolves the polynomials
 _NODES = 24
 _DEGREE = 14  # of the Taylor polynomials of a table
-_TOLERANCE = (1e-15, 1e-14, 1e-13, 1e-12, 1e-12)  # of the function and its derivatives, relative
+_WIDEST = 0.1  # piece of a table, beside the shortest wave of a polynomial
+_NEAR = 0.2  # piece of a table, relative to the distance of the carriers' singularity
 _ROUNDING = 1e-12  # a natural coefficient that is relatively smaller has no sign
-_SHARE = 0.01  # of the largest size elsewhere that counts where a derivative vanishes
-_KEPT = len(_TOLERANCE) - 1
-_FACTORIALS = np.array([float(math.factorial(j)) for j in range(_DEGREE + 3)])
+_FACTORIALS = np.array([float(math.factorial(j)) for j in range(_DEGREE + 1)])
 
 
 def carriers(x: np.ndarray, order: int) -> np.ndarray:
@@ -73,7 +72,7 @@ class Quadrature:
     Attributes:
         x: The nodes, in ascending order.
         lengths: The weights of plain integrals.
-        weights: Those of Gaussian expectations.
+        weights: The weights of Gaussian expectations.
         rows: The polynomials at the nodes. shape: (degree + 1, n)
         carriers: Both carriers and their slopes at the nodes. shape: (parity, order, n)
     """
@@ -165,7 +164,7 @@ def choose(
         rule: Where functions are evaluated.
 
     Returns:
-        What the function's Hermite coefficients are to be, signs included, and the function.
+        The Hermite coefficients that are wanted, signs included, and the function.
     """
     target, coefficients = np.zeros_like(sizes), np.zeros_like(sizes)
     signed = [0.0, 0.0]
@@ -185,7 +184,7 @@ def choose(
 
 
 def _patterns(natural: np.ndarray, carried: np.ndarray) -> Iterator[tuple[np.ndarray, float]]:
-    """Signs, and that of the carrier; the first is positive, as good as any."""
+    """Signs of the coefficients and of the carrier; the first is always positive."""
     known = np.abs(natural) > _ROUNDING * np.abs(natural).max()
     for pattern in (np.where(known, natural, carried), carried):
         for direction in (1.0, -1.0):
@@ -209,28 +208,13 @@ def tabulated(profile: Profile, scale: float) -> PiecewisePolynomial:
 
 def _half(profile: Profile, side: float) -> list[tuple[float, float, np.ndarray]]:
     """The pieces from zero to one end: where they begin and end, and their coefficients."""
-    size = np.abs([profile.derivatives(side * x, _KEPT) for x in np.linspace(0.1, END, 50)]).max(0)
-    pieces, start, half = [], 0.0, END
-    while start < END:
-        half = min(2 * half, (END - start) / 2)
-        while True:
-            middle = side * (start + half)
-            terms = profile.derivatives(middle, _DEGREE + 2) / _FACTORIALS
-            if _converged(terms, half, size):
-                break
-            half *= 0.8
-        end = start + 2 * half
-        end = END if end > END * (1 - 1e-12) else end
-        powers = half ** np.arange(_DEGREE + 1)
-        pieces.append((side * start, side * end, terms[: _DEGREE + 1] * powers))
-        start = end
+    edges = [0.0]
+    while edges[-1] < END:
+        width = min(_WIDEST, _NEAR * math.hypot(edges[-1], EPSILON))
+        edges.append(min(END, edges[-1] + width))
+    pieces = []
+    for start, end in pairwise(edges):
+        middle, half = (start + end) / 2, (end - start) / 2
+        terms = profile.derivatives(side * middle, _DEGREE) / _FACTORIALS
+        pieces.append((side * start, side * end, terms * half ** np.arange(_DEGREE + 1)))
     return pieces
-
-
-def _converged(terms: np.ndarray, half: float, size: np.ndarray) -> bool:
-    """Whether what is left out is rounding, for the function and its first derivatives."""
-    remainder = np.abs(terms[_DEGREE + 1 :]) @ half ** np.arange(_DEGREE + 1, _DEGREE + 3)
-    orders = np.arange(_KEPT + 1)
-    lost = remainder * ((_DEGREE + 2) / half) ** orders
-    local = np.maximum(np.abs(terms[: _KEPT + 1]) * _FACTORIALS[: _KEPT + 1], _SHARE * size)
-    return bool((lost <= np.array(_TOLERANCE) * local).all())

@@ -1,4 +1,4 @@
-"""What a design is."""
+"""The result of a design."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ _COLORS = ("#0072B2", "#D55E00", "#009E73")
 
 
 class Gap(NamedTuple):
-    """How far two kernel matrices are apart.
+    """The distance of two kernel matrices.
 
     Attributes:
         absolute: The spectral norm of their difference.
@@ -44,16 +44,17 @@ class Design:
         input_norm: The norm of the inputs.
         target: The numbers to be matched, by name.
         obtained: The designed network's values of these numbers.
-        residual: The largest remaining difference. For ``"moments"``: of a coefficient, relative
-            to it, or to 1e-4 of the diagonal if that is more. For ``"sphere"``: between the kernels
-            of inputs whose angle has a cosine of at most 0.95 in size, relative to the diagonal.
+        residual: The largest remaining difference. For ``"moments"``: the difference of a
+            coefficient, relative to it, or to 1e-4 of the diagonal if that is more. For
+            ``"sphere"``: the difference of kernels of inputs whose angle has a cosine of at most
+            0.95 in size, relative to the diagonal.
         errors: Other differences, by name, relative to the diagonal; for ``"moments"`` a bound of
             the relative error of the kernel matrix, for as many isotropic inputs as dimensions,
             many of both. It leaves out the terms that vanish with the dimension: at p = 1000 norms
             that vary may add as much and more, see :meth:`gap`.
         feasible: Whether a network of the wanted kind has the target's numbers. If not, this is the
             nearest one.
-        explanation: All of this in words.
+        explanation: A summary in sentences.
         family: The kind of network, for ``"moments"``.
         alternatives: Other networks of this kind that have the target's numbers.
     """
@@ -79,7 +80,7 @@ class Design:
 
     @property
     def trainable(self) -> frozenset[str]:
-        """The groups of the original's parameters that the wanted NTK counts."""
+        """Groups of the original's parameters that contribute to the matched NTK."""
         return self.function.trainable
 
     def __repr__(self) -> str:

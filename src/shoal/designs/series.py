@@ -36,7 +36,7 @@ class KernelSeries:
 
     Attributes:
         ck: The coefficients of the conjugate kernel. shape: (degree + 1,)
-        ntk: Those of the NTK. shape: (degree + 1,)
+        ntk: The coefficients of the NTK. shape: (degree + 1,)
         natural: Hermite coefficients of the last activation at its own scale, with signs of a
             function that is known to be usable. shape: (degree + 1,)
     """
@@ -68,7 +68,7 @@ def kernel_series(
         architecture: A ``DEQ``, ``FullyConnected``, ``ResNet`` or your own; or its kernel function.
         norm: The common norm of the inputs.
         degree: The last power.
-        trainable: The groups that the NTK counts, as for ``kernel_function``.
+        trainable: Groups of parameters that contribute to the NTK; all by default.
         width: See :func:`~shoal.kernels.kernel_function`.
 
     Raises:
@@ -93,10 +93,10 @@ def kernel_series(
         unit *= float(layers.readout.variance)
     square = torch.tensor([norm**2, 0.0], dtype=torch.float64)
     same, across = (function(norm**2, norm**2, square).ck / unit).tolist()
-    found = network_kernels(layers, PowerSeries(norm, degree, same, across), function.trainable)
-    natural = found.features.natural
+    kernels = network_kernels(layers, PowerSeries(norm, degree, same, across), function.trainable)
+    natural = kernels.features.natural
     assert natural is not None  # the last features are those of an activation
-    return KernelSeries(found.ck.coefficients, found.ntk.coefficients, natural)
+    return KernelSeries(kernels.ck.coefficients, kernels.ntk.coefficients, natural)
 
 
 @dataclass(frozen=True, eq=False)

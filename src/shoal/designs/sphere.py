@@ -23,8 +23,8 @@ from shoal.kernels import KernelFunction
 
 _DEGREE = 320  # Hermite coefficients less one
 _TAIL = 1e-13  # a share of the diagonal beyond the degree that needs no carrier
-_CORRECTED = 24  # coefficients that are corrected for the tangents beyond the ends
-_CORRECTIONS = 4
+_CORRECTED = 80  # coefficients that are corrected for the tangents beyond the ends
+_CORRECTIONS = 12
 _COSINES = tuple(np.linspace(-0.95, 0.95, 21).tolist())
 _OUTER = (-1.0, 1.0)
 
@@ -96,7 +96,7 @@ def _activation(
 
 
 def _amount(rule: Quadrature, counts: np.ndarray, parity: int, tail: float) -> float:
-    """How much of a carrier has this tail beyond the degree."""
+    """The amount of a carrier that has this tail beyond the degree."""
     value, slope = rule.carriers[parity]
     coefficients = (rule.rows @ (rule.weights * value))[parity::2]
     slopes = rule.weights @ slope**2 if counts[-1] > 1 else 0.0
@@ -106,7 +106,7 @@ def _amount(rule: Quadrature, counts: np.ndarray, parity: int, tail: float) -> f
 
 def _corrected(target: np.ndarray, profile: Profile, rule: Quadrature) -> Profile:
     """Make up for the tangents beyond the ends in the first coefficients."""
-    few = slice(0, min(_CORRECTED, len(target)))
+    few = slice(0, _CORRECTED)
     best, least = profile, np.inf
     for _ in range(_CORRECTIONS):
         value, _ = profile.at(rule)
@@ -163,7 +163,7 @@ def _verified(
     activation: PiecewisePolynomial,
     carried: float,
 ) -> Design:
-    """Compare the kernels of both networks, that of the design from its activation alone."""
+    """Compare the kernels of both networks; the design's is computed from its activation alone."""
     cosines = (*_COSINES, *_OUTER)
     target = _values(function, norm, which, cosines)
     obtained = _layer_values(activation, norm, which, cosines)

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import scipy  # whose parts are imported where they are first used
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from shoal.architectures import Architecture
 from shoal.core.checks import integer, items, seeded
@@ -116,7 +117,7 @@ def learning_curve(
 
 
 def _half(wide: "Subsampling", matrix: Tensor, seed: int) -> "Subsampling":
-    """The same of a random half of the samples; with both, any size can be predicted from."""
+    """Regressions seen from a random half of the samples."""
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(wide.samples, generator=generator)
     some = order[: wide.samples // 2].to(matrix.device)
@@ -205,12 +206,12 @@ class Prediction(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Subsampling:
-    """Regressions with a ridge on any number of samples, seen from those at hand.
+    """Regressions with a ridge on any number of samples, predicted from the samples at hand.
 
     Attributes:
         parts: The decomposed kernel matrix of the samples at hand.
         targets: Their targets, less their mean if a constant is fitted. shape: (N, q)
-        mean: That mean, or zeros. shape: (q,)
+        mean: Subtracted mean, or zeros. shape: (q,)
         ridge: Ridge of the regressions.
         classes: Whether the largest target of a sample is its class.
     """
@@ -245,17 +246,17 @@ class Subsampling:
         """The largest size that a ridge on all samples corresponds to."""
         return self._size(self.least)
 
-    def _size(self, other: float) -> float:
+    def _size(self, ridge: float) -> float:
         r"""The number of samples, $N + (\lambda - \delta)\operatorname{tr} G$, for a ridge."""
-        return self.samples + (self.ridge - other) * float((1 / (self.parts.values + other)).sum())
+        return self.samples + (self.ridge - ridge) * float((1 / (self.parts.values + ridge)).sum())
 
-    def other_ridge(self, size: int) -> float:
+    def matching_ridge(self, size: int) -> float:
         """The ridge on all samples that corresponds to a number of samples, up to the limit."""
         if size == self.samples and self.ridge >= self.least:
             return self.ridge
 
-        def excess(other: float) -> float:
-            return self._size(other) - size
+        def excess(ridge: float) -> float:
+            return self._size(ridge) - size
 
         low = self.least
         if excess(low) <= 0:
@@ -268,8 +269,8 @@ class Subsampling:
 
     def predict(self, size: int, seed: int) -> Prediction:
         """Errors with a number of samples, up to the limit."""
-        parts, other = self.parts, self.other_ridge(size)
-        inverse = parts.inverse(other)
+        parts = self.parts
+        inverse = parts.inverse(self.matching_ridge(size))
         relative = inverse / inverse.max()  # whose squares neither overflow nor underflow
         alpha = parts.vectors @ (inverse[:, None] * self._coefficients)
         diagonal = parts.inverse_diagonal(inverse)[:, None]
@@ -359,7 +360,7 @@ class Check:
 def _check(
     matrix: Tensor, whole: Subsampling, source: Subsampling, size: int, repeats: int, seed: int
 ) -> Check:
-    """Do regressions on some of all samples, or leave out each, and compare with a prediction."""
+    """Measure regressions on some of all samples, or leave-one-out, beside a prediction."""
     predicted, targets = source.predict(size, seed).test, whole.targets
     errors, rates = [], []
     generator = torch.Generator().manual_seed(seed)
@@ -368,19 +369,15 @@ def _check(
         errors, rates, repeats = [left_out.test], [left_out.rate], 0
     for _ in range(repeats):
         order = torch.randperm(whole.samples, generator=generator).to(targets.device)
-        given, new = order[:size], order[size:]
-        columns = matrix[:, given]
-        inner = columns[given]
-        inner.diagonal().add_(whole.ridge + whole.least)
-        if whole.constants:  # G(y - b), with the constant b among the right-hand sides
-            right = torch.nn.functional.pad(targets[given], (0, 1), value=1.0)
-            *_, ones = solved = torch.linalg.solve(inner, right).split([right.shape[1] - 1, 1], 1)
-            constant = ones.T @ targets[given] / ones.sum()
-            values = columns[new] @ (solved[0] - ones * constant) + constant
-        else:
-            values = columns[new] @ torch.linalg.solve(inner, targets[given])
-        errors.append(float((values - targets[new]).square().mean()))
-        outputs, right = values + whole.mean, targets[new] + whole.mean
+        train, test = order[:size], order[size:]
+        border = whole.constants  # a row and a column for the fitted constant, if there is one
+        columns = pad(matrix[:, train], (0, border), value=1.0)
+        system = pad(columns[train], (0, 0, 0, border), value=1.0)
+        system[size:, size:] = 0.0
+        system[:size].diagonal().add_(whole.ridge + whole.least)
+        values = columns[test] @ torch.linalg.solve(system, pad(targets[train], (0, 0, 0, border)))
+        errors.append(float((values - targets[test]).square().mean()))
+        outputs, right = values + whole.mean, targets[test] + whole.mean
         rates.append(float((outputs.argmax(1) != right.argmax(1)).double().mean()))
     rate = sum(rates) / len(rates) if whole.classes else None
     return Check(size, source.samples, predicted, sum(errors) / len(errors), rate)
@@ -397,8 +394,8 @@ class LearningCurve:
         sizes: Numbers of training samples. shape: (s,), like all tensors here
         ridge: $\lambda$.
         test_error: On new samples of the same kind, noise included: ``bias + variance``.
-        bias: The error of the mean predictor over training sets: the noise, and the part of the
-            target that so many samples cannot teach.
+        bias: The error of the mean predictor over training sets: the noise, and the unlearned part
+            of the target.
         variance: The additional error of single training sets.
         train_error: On the training samples themselves.
         error_rate: The share of new samples that are classified wrong by the largest output; for

@@ -9,7 +9,7 @@ from shoal.core.exceptions import AccuracyError
 from shoal.learning.problem import Problem
 from shoal.numerics import Operator
 
-_ARRAYS = 4  # of the size of the matrix: it, its vectors, and what the decomposition works in
+_ARRAYS = 4  # of the size of the matrix: it, its vectors, and work space of the decomposition
 EPS = torch.finfo(torch.float64).eps
 _SMALL = 1e-150  # targets, whose squares and their sums are numbers still
 

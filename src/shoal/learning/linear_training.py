@@ -13,7 +13,7 @@ to the trained one (Lee et al. 2019, Eqs. (14) to (16)).
 
 import math
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from numbers import Real
 from typing import Any, Literal
@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shoal.core.checks import float_tensor, number, one_of, real, real_array
+from shoal.core.checks import float_tensor, items, number, one_of, real, shaped
 from shoal.core.exceptions import AccuracyError, ConvergenceWarning
 from shoal.core.settings import in_standard_settings
 from shoal.kernels import Kernels
@@ -35,7 +35,7 @@ Initial = tuple[Tensor, Tensor | None]  # at the training and at the test inputs
 _KERNELS = 1e-12  # the accuracy of shoal.kernel
 _MATTERS = 1e-9  # a share of the initial loss that deserves a warning
 _INDEFINITE = 1e-3  # a negative eigenvalue of this share of the largest is no rounding
-_ASYMMETRY = 1e-5  # relative, what the rounding of float32 can explain
+_ASYMMETRY = 1e-5  # relative asymmetry that rounding in float32 explains
 _LOWEST = -1e300  # a logarithm of zero that zero steps can multiply
 
 
@@ -53,7 +53,7 @@ class GradientFlow:
         loss_std: Its standard deviation; ``None`` if the initial function is given.
         train_mean: The (mean) predictions at the training inputs, of shape (T, n) or (T, n, k) as
             the labels have shape (n,) or (n, k).
-        test_mean: Those at the test inputs; ``None`` if there are none.
+        test_mean: The same at the test inputs; ``None`` if there are none.
         test_std: The standard deviation of a prediction at each test input, of shape (T, m);
             ``None`` if the initial function is given, or the deviation was not asked for.
         test_covariance: The covariances between test inputs, of shape (T, m, m), if asked for.
@@ -114,13 +114,16 @@ class LinearTraining:
         initial: Literal["random", "zero"] | Initial = "random",
         reduction: Literal["sum", "mean"] = "sum",
     ) -> None:
-        ck, ntk = _checked_kernels("kernels", kernels)
-        samples, accuracy = len(ntk), max(_KERNELS, torch.finfo(ntk.dtype).eps)
+        samples = len(y) if getattr(y, "ndim", 0) else 0
         self._arrays = isinstance(y, np.ndarray)
         self._y = checked_labels("y", y, samples).detach()
+        ck, ntk = kernels = _kernels("kernels", kernels, samples, samples)
+        for part, matrix in zip(("ck", "ntk"), kernels, strict=True):
+            if (matrix - matrix.T).abs().max() > _ASYMMETRY * matrix.abs().max():
+                raise ValueError(f"kernels.{part} must be symmetric")
+        accuracy = max(_KERNELS, torch.finfo(ntk.dtype).eps)
         if cross is not None:
-            rows = len(as_tensor(cross[0], "cross.ck")) if isinstance(cross, tuple) else None
-            cross = _checked_kernels("cross", cross, rows, samples)
+            cross = _kernels("cross", cross, None, samples)
         self._start = _initial_values(initial, self._y, None if cross is None else len(cross.ck))
         one_of("reduction", reduction, ("sum", "mean"))
         self._divisor = float(samples) if reduction == "mean" else 1.0
@@ -139,7 +142,8 @@ class LinearTraining:
                     "prior requires cross, the kernels between test and training inputs"
                 )
             self._cross_covariance = cross.ck.double() @ self._vectors
-            self._prior = _checked_prior(prior, len(cross.ck))
+            full = getattr(prior, "ndim", 0) == 2
+            self._prior = _matrix("prior", prior, *[len(cross.ck)] * (1 + full)).double()
         if not self._loss(0.0, None) <= torch.finfo(self._y.dtype).max:
             raise AccuracyError(f"the initial loss overflows {self._y.dtype}: scale y down")
 
@@ -398,56 +402,32 @@ def checked_schedule(times: object, steps: object, step_size: object) -> list[fl
     return _checked_times("times", times) if steps is None else _checked_times("steps", steps)
 
 
-def _checked_times(name: str, values: object) -> list[float]:
+def _checked_times(name: str, values: Any) -> list[float]:
     """One number or several as a list of non-negative floats, perhaps infinite; whole steps."""
-    if isinstance(values, Tensor | np.ndarray):  # integers too, which no other array may hold
-        if values.ndim > 1:
-            raise ValueError(f"{name} must have one axis, got shape {tuple(values.shape)}")
-        values = real_array(name, values).reshape(-1).tolist()
-    elif isinstance(values, Real):
-        values = [values]
-    if isinstance(values, str) or not isinstance(values, Iterable):
-        raise TypeError(f"{name} must be a number or a sequence of numbers, got {values!r}")
-    numbers = [number(name, value) for value in values]
+    values = values.item() if getattr(values, "ndim", None) == 0 else values
+    several = (
+        [values] if isinstance(values, Real) else items(name, values, "a number or a sequence")
+    )
+    if not several:
+        raise ValueError(f"{name} must not be empty")
+    numbers = [number(name, value) for value in several]
     for value in numbers:
         if not value >= 0:  # NaN neither
             raise ValueError(f"{name} must be >= 0, got {value:g}")
         if name == "steps" and math.isfinite(value) and value != int(value):
             raise ValueError(f"{name} must be whole numbers or infinity, got {value:g}")
-    if not numbers:
-        raise ValueError(f"{name} must not be empty")
     return numbers
 
 
-def _checked_kernels(
-    name: str, kernels: object, rows: int | None = None, columns: int | None = None
-) -> Kernels:
-    """Two matrices of one shape; a symmetric pair if no shape is given."""
+def _matrix(name: str, values: object, *shape: int | None) -> Tensor:
+    return shaped(name, float_tensor(name, as_tensor(values, name)), *shape).detach()
+
+
+def _kernels(name: str, kernels: object, rows: int | None, columns: int) -> Kernels:
     if not isinstance(kernels, tuple) or len(kernels) != 2:
         raise TypeError(f"{name} must be Kernels, got {type(kernels).__name__}")
-    named = {f"{name}.{part}": k for part, k in zip(("ck", "ntk"), kernels, strict=True)}
-    pair = {part: float_tensor(part, as_tensor(k, part)).detach() for part, k in named.items()}
-    for part, matrix in pair.items():
-        shape = (rows or len(matrix), columns or len(matrix)) if matrix.dim() else ()
-        if matrix.shape != shape:
-            wanted = f"({rows or 'n'}, {columns or 'n'})"
-            raise ValueError(f"{part} must have shape {wanted}, got {tuple(matrix.shape)}")
-        if columns is None and (matrix - matrix.T).abs().max() > _ASYMMETRY * matrix.abs().max():
-            raise ValueError(f"{part} must be symmetric")
-    ck, ntk = pair.values()
-    if ck.shape != ntk.shape:
-        shapes = f"{tuple(ck.shape)} and {tuple(ntk.shape)}"
-        raise ValueError(f"{name} must be of one shape, got {shapes}")
-    return Kernels(ck, ntk)
-
-
-def _checked_prior(prior: object, tests: int) -> Tensor:
-    values = float_tensor("prior", as_tensor(prior, "prior")).detach()
-    if values.shape not in ((tests,), (tests, tests)):
-        raise ValueError(
-            f"prior must have shape ({tests},) or ({tests}, {tests}), got {tuple(values.shape)}"
-        )
-    return values.double()
+    ck = _matrix(f"{name}.ck", kernels[0], rows, columns)
+    return Kernels(ck, _matrix(f"{name}.ntk", kernels[1], len(ck), columns))
 
 
 def _initial_values(initial: object, y: Tensor, tests: int | None) -> Initial | None:
@@ -470,14 +450,10 @@ def _initial_values(initial: object, y: Tensor, tests: int | None) -> Initial | 
     return train, None if tests is None else _checked_values("initial[1]", initial[1], tests, y)
 
 
-def _checked_values(name: str, values: object, samples: int, y: Tensor) -> Tensor:
-    tensor = float_tensor(name, as_tensor(values, name)).detach()
-    shape = (samples, *y.shape[1:])
-    if y.dim() == 1 and tensor.shape == (samples, 1):  # the output of a network with one
-        tensor = tensor[:, 0]
-    if tensor.shape != shape:
-        raise ValueError(f"{name} must have shape {shape}, got {tuple(tensor.shape)}")
-    return tensor
+def _checked_values(name: str, values: Any, samples: int, y: Tensor) -> Tensor:
+    if y.dim() == 1 and getattr(values, "shape", ()) == (samples, 1):  # a network with one output
+        values = values[:, 0]
+    return _matrix(name, values, samples, *y.shape[1:])
 
 
 def _columns(values: Tensor) -> Tensor:

@@ -37,18 +37,22 @@ def leave_one_out(
     return predictions, variances
 
 
-def variance(k: Tensor, cross: Tensor, own: Tensor, ridge: float, center: bool = False) -> Tensor:
+def variance(
+    k: Tensor, cross: Tensor, diagonal: Tensor, ridge: float, center: bool = False
+) -> Tensor:
     """The posterior variance at new inputs, each a column of ``cross``.
 
-    A function of which nothing is known but the kernel is predicted with weights $w$, of sum one if
-    a constant is fitted; this is the mean square of the error.
+    A random function with covariance $k$ is predicted with weights $w$, of sum one if a constant is
+    fitted; this is the mean squared error.
     """
     weights = ridge_regression(k, cross, ridge)[0]
     if center:
         ones = torch.ones_like(cross[:, :1])
         flat = ridge_regression(k, ones, ridge)[0]
         weights = weights + flat * (1 - weights.sum(0)) / flat.sum()
-    return own - 2 * (weights * cross).sum(0) + (weights * (k @ weights + ridge * weights)).sum(0)
+    return (
+        diagonal - 2 * (weights * cross).sum(0) + (weights * (k @ weights + ridge * weights)).sum(0)
+    )
 
 
 def gcv(k: Tensor, y: Tensor, ridge: float, center: bool = False) -> float:
@@ -83,9 +87,9 @@ def learning_curve(
     generator, errors = torch.Generator().manual_seed(seed), []
     for _ in range(repeats):
         order = torch.randperm(len(y), generator=generator)
-        given, new = order[:size], order[size:]
-        alpha, constant = ridge_regression(k[given][:, given], y[given], ridge, center)
-        errors.append(float((k[new][:, given] @ alpha + constant - y[new]).square().mean()))
+        train, test = order[:size], order[size:]
+        alpha, constant = ridge_regression(k[train][:, train], y[train], ridge, center)
+        errors.append(float((k[test][:, train] @ alpha + constant - y[test]).square().mean()))
     return sum(errors) / repeats
 
 

@@ -26,7 +26,7 @@ Which = Literal["ck", "ntk"]
 
 _DEFAULT_MEMORY = 8 * 2**30
 _COPIES = 4  # of the inputs, as they are and as directions
-_SCALES = 100  # ratio of standard deviations at which small ones do not count
+_SCALES = 10  # ratio of the columns' ranges at which small ones do not count
 _FAR = 10  # standard deviations that a mean is large beside
 _CLASSES, _EACH = 20, 5  # more classes, with fewer samples each, are likely real targets
 _VECTORS = 12  # of the size of the targets, that conjugate gradients hold
@@ -40,7 +40,7 @@ class Problem:
         function: The kernels.
         x: The inputs. shape: (n, p), or that of images
         y: The targets, less their mean if a constant $b$ is fitted. shape: (n, q)
-        mean: That mean, or zeros. shape: (q,)
+        mean: Subtracted mean, or zeros. shape: (q,)
         center: Whether there is a constant.
         classes: The classes that the columns indicate, or one column the second of two; ``None``
             for real targets.
@@ -81,8 +81,8 @@ class Problem:
         values, classes = targets_or_indicators(y)
         targets = checked_labels("y", values, len(inputs))
         flag("center", center)
-        given = {"x": inputs, "y": targets, **dict(function.variances)}
-        refuse_gradients(given, "a regression is not differentiated; detach() it")
+        tensors = {"x": inputs, "y": targets, **dict(function.variances)}
+        refuse_gradients(tensors, "a regression is not differentiated; detach() it")
         function = replace(function.in_precision(inputs.dtype), variances=())
         points = inputs.detach().to(torch.float64, copy=True)  # later changes are not seen
         columns = targets.detach().reshape(len(targets), -1)
@@ -131,8 +131,8 @@ class Problem:
 
     def diagonal_at(self, x: Tensor) -> Tensor:
         """The kernel of inputs with themselves."""
-        values: Tensor = getattr(kernel(self.function, x, diag=True), self.which)
-        return values
+        diagonals = kernel(self.function, x, diag=True)
+        return diagonals.ck if self.which == "ck" else diagonals.ntk
 
     def operator(self, memory: int, precision: torch.dtype | None = None) -> KernelOperator:
         """The kernel matrix, computed in so many bytes."""
@@ -150,10 +150,8 @@ class Problem:
         """The kernel between inputs, by all processes or by this one alone."""
         group = self.processes.group if shared else None
         options: dict[str, Any] = {"memory": memory, "precision": precision, "process_group": group}
-        found: KernelOperator = getattr(
-            kernel_operator(self.function, left, right, **options), self.which
-        )
-        return found
+        operators = kernel_operator(self.function, left, right, **options)
+        return operators.ck if self.which == "ck" else operators.ntk
 
     def matrix(self) -> Tensor:
         """The kernel matrix itself."""
@@ -164,7 +162,7 @@ class Problem:
         return partial(_shifted_product, operator, self.ridge)
 
     def check_room(self, purpose: str, needed: int, instead: str) -> None:
-        """Refuse what needs more bytes than there are."""
+        """Refuse work that needs more bytes than there are."""
         if needed > self.memory:
             left = memory_words(self.memory)
             there = f"leaves {left}" if self.memory > 0 else "is too little even for these"
@@ -185,8 +183,8 @@ def _limit(memory: int | str | None, device: torch.device) -> int:
     if most is None:
         most = _DEFAULT_MEMORY
         if device.type == "cuda":
-            held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-            most = (torch.cuda.mem_get_info(device)[0] + held) * 9 // 10
+            cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+            most = (torch.cuda.mem_get_info(device)[0] + cached) * 9 // 10
     return most
 
 
@@ -235,14 +233,14 @@ def _indicated(columns: Tensor) -> tuple[Class, ...] | None:
 
 
 def warn_of_scales(x: Tensor, y: Tensor, center: bool) -> None:
-    """Warn of columns that few others count beside, and of means that are not fitted."""
+    """Warn of columns of very different scales, and of large means that are not fitted."""
     if x.dim() == 2 and len(x):
-        spread = x.std(0, correction=0)
-        spread = spread[spread > 0]
-        if len(spread) > 1 and bool(spread.max() > _SCALES * spread.quantile(0.25)):
+        ranges = x.amax(0) - x.amin(0)  # rare values are not on another scale
+        ranges = ranges[ranges > 0]
+        if len(ranges) > 1 and bool(ranges.max() > _SCALES * ranges.quantile(0.25)):
             warnings.warn(
-                f"the columns of x have standard deviations from {float(spread.min()):.2g} to "
-                f"{float(spread.max()):.2g}, so a few of them dominate the kernel; standardize "
+                f"the columns of x have ranges from {float(ranges.min()):.2g} to "
+                f"{float(ranges.max()):.2g}, so a few of them dominate the kernel; standardize "
                 "them first: x = (x - x.mean(0)) / x.std(0)",
                 stacklevel=5,
             )

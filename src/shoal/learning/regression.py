@@ -31,7 +31,6 @@ from shoal.learning.systems import (
     System,
     chosen_method,
 )
-from shoal.numerics import LinearSolve
 
 _BATCH = 1024  # inputs whose variances are computed together
 
@@ -80,7 +79,7 @@ def kernel_regression(
             ``ConvDEQ``, images of shape (n, channels, pixels...).
         y: Targets of shape (n,) or (n, q); or classes, integers or strings of shape (n,), whose
             indicators are regressed. Floats are real targets, unless each row has a one among zeros
-            (or minus ones): ``task`` of the result says which it is.
+            (or minus ones); ``task`` of the result is ``"regression"`` or ``"classification"``.
         ridge: $\lambda \ge 0$; or a criterion that chooses it: ``"gcv"`` generalized
             cross-validation, ``"loo"`` the mean squared leave-one-out error, ``"likelihood"`` the
             marginal likelihood under the best output scale. The result's ``path`` then has the
@@ -97,10 +96,9 @@ def kernel_regression(
             free memory on a GPU.
         on_progress: Called as the work proceeds; with several processes, in the first one only.
         on_failure: Whether to ``"raise"`` if the tolerance is not met, or to ``"warn"``.
-        process_group: The processes that share the work, and all make this call with the same
-            arguments: those of ``torch.distributed`` or ``torchrun`` by default, with ``None`` this
-            one alone. Each computes its part of the matrix, in ``memory`` bytes, and all have the
-            result.
+        process_group: Processes that share the work: by default all of ``torch.distributed`` or
+            ``torchrun``, with ``None`` only this one. All make this call with the same arguments,
+            compute a part of the matrix each, in ``memory`` bytes, and get the result.
 
     Raises:
         ValueError: If an argument does not fit, or the matrix does not fit into the memory.
@@ -140,21 +138,21 @@ def kernel_regression(
         problem = _agreed(replace(problem, processes=shared), method)
         listener = on_progress if on_progress and shared.first else (lambda _: None)
         chosen = _chosen(method, problem, criterion)
-        if criterion is None:
-            path = None
-            system, found, seconds = _timed(chosen.prepared(problem, listener), problem, listener)
+        path = None
+        if isinstance(chosen, Cholesky) and criterion is not None:
+            problem, path, system = _decomposed(problem, chosen, criterion, listener)
         else:
-            assert isinstance(chosen, Cholesky)
-            problem, path, system, found, seconds = _decomposed(
-                problem, chosen, criterion, listener
-            )
-        if not found.converged:
-            text = f"the regression did not converge: {system.explain(found)}"
+            system = chosen.prepared(problem, listener)
+        begin = now(problem.x.device)
+        system, solved = system.fitted(problem, listener)
+        seconds = now(problem.x.device) - begin
+        if not solved.converged:
+            text = f"the regression did not converge: {system.explain(solved)}"
             if on_failure == "raise":
                 raise ConvergenceError(text)
             if shared.first:
                 warnings.warn(text, ConvergenceWarning, stacklevel=3)
-        solution = shared.broadcast(found.solution)
+        solution = shared.broadcast(solved.solution)
         intercept = problem.mean
         if system.constant is not None:
             weights, variance = system.constant
@@ -165,10 +163,10 @@ def kernel_regression(
     report = Report(
         chosen.name,
         None if near is None else near.name,
-        found.counts.cpu(),
-        found.residuals.cpu(),
-        found.history.cpu(),
-        found.converged,
+        solved.counts.cpu(),
+        solved.residuals.cpu(),
+        solved.history.cpu(),
+        solved.converged,
         *system.times,
         seconds,
     )
@@ -217,21 +215,10 @@ def _chosen(
     return chosen
 
 
-def _timed(
-    system: System, problem: Problem, listener: Listener
-) -> tuple[System, LinearSolve, float]:
-    begin = now(problem.x.device)
-    if problem.center:
-        system, found = system.fitted(problem.y, listener)
-    else:
-        found = system.run(problem.y, listener)
-    return system, found, now(problem.x.device) - begin
-
-
 def _decomposed(
     problem: Problem, method: Cholesky, criterion: Criterion, listener: Listener
-) -> tuple[Problem, RidgePath, System, LinearSolve, float]:
-    """Choose the ridge and solve the system, with one matrix and one decomposition."""
+) -> tuple[Problem, RidgePath, System]:
+    """Choose the ridge and prepare the system, with one matrix and one decomposition."""
     begin = now(problem.x.device)
     listener(Progress("form", 0.0))
     matrix, parts = decompose(problem)
@@ -239,16 +226,8 @@ def _decomposed(
     ridge = problem.processes.of_first(path.best(criterion))
     listener(Progress("factor", 1.0))
     near, spent = parts.shifted(ridge), now(problem.x.device) - begin
-    system = method.decomposed(problem, near, spent)
-
-    def product(vectors: Tensor) -> Tensor:
-        image = matrix @ vectors
-        return image - image.mean(0) * problem.center + ridge * vectors
-
-    true = replace(system, product=product)
-    fitted, found, seconds = _timed(true, problem, listener)
-    system = replace(system, constant=fitted.constant)
-    return replace(problem, ridge=ridge), path, system, found, seconds
+    system = method.decomposed(problem, matrix, near, spent)
+    return replace(problem, ridge=ridge), path, system
 
 
 @dataclass(frozen=True, eq=False)
@@ -261,13 +240,13 @@ class Report:
         iterations: Steps of conjugate gradients, for each right-hand side; for a factorization
             these are steps of refinement, usually one.
         residual: $\|y - b - (K + \lambda I)\alpha\| / \|y - \bar y\|$ for each right-hand side,
-            computed anew at the end, in float64; the mean is that of the targets if $b$ is fitted.
+            computed anew at the end, in float64; $\bar y$ is zero unless $b$ is fitted.
         history: Relative residuals after each step, of shape (steps, right-hand sides).
         converged: Whether all residuals met the tolerance.
         form_seconds: Time to form the matrix, or the part of it that is kept; the rest is formed
             in every step, as part of ``solve_seconds``.
         prepare_seconds: Time for the factorization or the preconditioner; if the ridge was chosen,
-            with that of the matrix and of all ridges.
+            time for the matrix and for all ridges is included.
         solve_seconds: Time of the iteration.
     """
 
@@ -360,7 +339,7 @@ class KernelRegression:
 
     @property
     def task(self) -> Literal["regression", "classification"]:
-        """What the targets were taken for."""
+        """How the targets were read."""
         return "regression" if self.classes is None else "classification"
 
     @property
@@ -379,12 +358,12 @@ class KernelRegression:
                 included, under the likeliest output scale of each output; they are then
                 $s\sqrt{v(x) + \lambda}$ with the :meth:`variance` $v$.
         """
-        given, block = self._problem.x, self._system.block
+        samples, block = self._problem.x, self._system.block
         inputs = self._inputs(x)
-        rows = max(1, block // 8 // (given[0].numel() * given.itemsize))  # with their copies
+        rows = max(1, block // 8 // (samples[0].numel() * samples.itemsize))  # with their copies
         values = torch.cat(
             [
-                self._problem.cross(some, given, block // 2) @ self._alpha + self._intercept
+                self._problem.cross(some, samples, block // 2) @ self._alpha + self._intercept
                 for some in inputs.split(rows)
             ]
         )
@@ -408,11 +387,9 @@ class KernelRegression:
     def variance(self, x: Any, *, batch: int = _BATCH) -> Any:
         r"""$k(x, x) - k(x, X) (K + \lambda I)^{-1} k(X, x)$: the posterior variance of $f(x)$.
 
-        A fitted constant, of which nothing is known before, adds
-        $(1 - 1^TGk(X, x))^2 / 1^TG1$ with $G = (K + \lambda I)^{-1}$.
-
-        It is that of the function; an observation has $\lambda$ more. After conjugate gradients
-        every input is one more right-hand side, solved to the same tolerance.
+        A fitted constant, with a flat prior, adds $(1 - 1^TGk(X, x))^2 / 1^TG1$ with
+        $G = (K + \lambda I)^{-1}$. The variance of an observation is larger by $\lambda$. After
+        conjugate gradients every input is one more right-hand side, solved to the same tolerance.
 
         Args:
             x: New inputs of shape (m, p); a NumPy array gives a NumPy array.
@@ -448,7 +425,7 @@ class KernelRegression:
         do not depend on it (restricted likelihood).
 
         Raises:
-            ValueError: If there is no factorization in float64, which the determinant is read from.
+            ValueError: If there is no factorization in float64 to compute the determinant from.
             AccuracyError: If it overflows.
         """
         logdet = self._system.logdet("log_marginal_likelihood")
@@ -463,10 +440,10 @@ class KernelRegression:
     def output_scale(self) -> float:
         r"""$s^2 = y^T \alpha / n$, a mean over columns: the likeliest scale.
 
-        It is where $N(y; 0, s^2(K + \lambda I))$ is largest; with a constant, that of the $n - 1$
-        differences of targets. Under that prior the noise has
-        variance $s^2\lambda$, so the ridge is the ratio of noise to scale; predictions are the
-        same, and variances are those of :meth:`variance` times $s^2$.
+        It maximizes $N(y; 0, s^2(K + \lambda I))$; with a constant, the likelihood of the $n - 1$
+        differences of targets. Under that prior the noise has variance $s^2\lambda$, so the ridge
+        is the ratio of noise to scale. Predictions are the same, and each :meth:`variance` is
+        multiplied by $s^2$.
         """
         return float(self._scales.mean())
 
@@ -512,8 +489,8 @@ class KernelRegression:
     def estimate_gcv(self, *, probes: int = 16, seed: int = 0) -> Estimate:
         r"""Generalized cross-validation with a random estimate of the trace (Hutchinson 1989).
 
-        Every probe is one more right-hand side. The standard error is that of the trace, carried
-        over to first order.
+        Every probe is one more right-hand side. The standard error of the trace is propagated to
+        first order.
 
         Args:
             probes: Number of random vectors.
@@ -533,9 +510,9 @@ class KernelRegression:
         return Estimate(value, 2 * value * error / mean)
 
     def _inputs(self, x: Any) -> Tensor:
-        given = self._problem.x
+        samples = self._problem.x
         inputs = self._problem.function.samples("x", as_tensor(x, "x")).detach()
-        if inputs.shape[1:] != given.shape[1:]:
-            wanted = ", ".join(map(str, given.shape[1:]))
+        if inputs.shape[1:] != samples.shape[1:]:
+            wanted = ", ".join(map(str, samples.shape[1:]))
             raise ValueError(f"x must have shape (inputs, {wanted}), got {tuple(inputs.shape)}")
-        return inputs.to(given)
+        return inputs.to(samples)

@@ -37,7 +37,7 @@ class RidgePath:
         gcv: Generalized cross-validation.
         log_likelihood: $\log N(y; 0, s^2(K + \lambda I))$ at the scale $s^2$ where it is largest,
             summed over the columns of $y$; see ``KernelRegression.log_marginal_likelihood``.
-        scale: That $s^2$, one for all columns.
+        scale: The scale $s^2$, one for all columns.
         freedom: Degrees of freedom of the fit, $\operatorname{tr} K(K + \lambda I)^{-1}$; a fitted
             constant is one more.
         accuracy: Leave-one-out accuracy; ``None`` for real targets.
@@ -255,7 +255,7 @@ def select(
         x: Inputs of shape (n, p), a tensor or a NumPy array.
         y: Targets, or classes; see :func:`shoal.kernel_regression`.
         criterion: ``"loo"``, ``"gcv"`` or ``"likelihood"``.
-        ridges: As for :func:`shoal.learning.ridge_path`.
+        ridges: Ridges to try; see :func:`shoal.learning.ridge_path`.
         center: Whether to fit a constant beside the kernel.
         which: Kernel: ``"ck"`` or ``"ntk"``.
         memory: Memory limit; see :func:`shoal.kernel_regression`.

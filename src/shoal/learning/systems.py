@@ -33,11 +33,11 @@ _WORK = {"cpu": 2**29, "cuda": 6 * 2**30}  # for strips and panels, besides the 
 
 
 class Progress(NamedTuple):
-    """How far a regression is.
+    """Progress of a regression.
 
     Attributes:
         stage: ``"form"``, ``"factor"``, ``"precondition"`` or ``"solve"``.
-        share: The part of the stage that is done, between 0 and 1; of a solve, in digits of the
+        share: Finished part of the stage, between 0 and 1; for a solve, in digits of the
             residual.
         step: Steps of conjugate gradients.
         residual: The largest relative residual, in a solve.
@@ -121,30 +121,32 @@ class System:
             on_step=on_step,
         )
 
-    def fitted(
-        self, y: Tensor, listener: Listener = lambda _: None
-    ) -> tuple["System", LinearSolve]:
-        """Solve for targets without mean beside a constant, which is known from then on."""
-        near, count = self.factor, y.shape[1]
+    def fitted(self, problem: Problem, listener: Listener) -> tuple["System", LinearSolve]:
+        """Solve for the targets, beside a constant if there is one, which is known from then on."""
+        y, near = problem.y, self.factor
         if isinstance(near, ShiftedDecomposition):
-            found = self.run(y, listener)
-            weights, variance = near.along_free()
-            constant = Constant(weights / len(y) ** 0.5, variance / len(y))
-            return replace(self, constant=constant), found
-        found = self.run(torch.nn.functional.pad(y, (0, 1), value=1.0), listener)
-        alpha, flat = found.solution.split([count, 1], 1)
+            solved = self.run(y, listener)
+            system = replace(self, product=near.product)  # which does not keep the matrix
+            if problem.center:
+                weights, variance = near.along_free()
+                system = replace(
+                    system, constant=Constant(weights / len(y) ** 0.5, variance / len(y))
+                )
+            return system, solved
+        if not problem.center:
+            return self, self.run(y, listener)
+        solved = self.run(torch.nn.functional.pad(y, (0, 1), value=1.0), listener)
+        alpha, flat = solved.solution.tensor_split([y.shape[1]], 1)
         total = float(flat.sum())
         weights = flat[:, 0] / total if total > 0 else torch.full_like(flat[:, 0], 1 / len(y))
-        alpha = alpha - flat * (weights @ y)
-        found = found._replace(
-            solution=alpha,
-            counts=found.counts[:count],
-            residuals=found.residuals[:count],
-            history=found.history[:, :count],
+        constant = Constant(weights, 1 / total if total > 0 else math.inf)
+        solved = solved._replace(
+            solution=alpha - flat * (weights @ y),
+            counts=solved.counts[:-1],
+            residuals=solved.residuals[:-1],
+            history=solved.history[:, :-1],
         )
-        return replace(
-            self, constant=Constant(weights, 1 / total if total > 0 else math.inf)
-        ), found
+        return replace(self, constant=constant), solved
 
     @property
     def _rank_one(self) -> Constant | None:
@@ -160,10 +162,10 @@ class System:
         if self.factor is not None:
             values = self.factor.quadratic(b)
         else:
-            found = self.run(b)
-            if not found.converged:
-                raise ConvergenceError(self.explain(found))
-            values = (b * found.solution).sum(0)
+            solved = self.run(b)
+            if not solved.converged:
+                raise ConvergenceError(self.explain(solved))
+            values = (b * solved.solution).sum(0)
         known = self._rank_one
         return values if known is None else values - (known.weights @ b) ** 2 / known.variance
 
@@ -187,21 +189,21 @@ class System:
             )
         return self.factor
 
-    def explain(self, found: LinearSolve) -> str:
-        """Say why a solution does not meet the tolerance, and what helps."""
-        late = int((~(found.residuals <= self.rtol)).sum())
+    def explain(self, solved: LinearSolve) -> str:
+        """Explain why a solution does not meet the tolerance, and list remedies."""
+        late = int((~(solved.residuals <= self.rtol)).sum())
         if self.factor is not None:
             return (
                 f"the matrix is singular within rounding, with a relative residual of "
-                f"{float(found.residuals.max()):.1e} instead of {self.rtol:.1e}: take a larger "
+                f"{float(solved.residuals.max()):.1e} instead of {self.rtol:.1e}: take a larger "
                 "ridge, or leave out equal samples"
             )
         instead = "" if self.exact is None else (
             " take precision=torch.float64, if this one is too low for the ridge;"
         )  # fmt: skip
         return (
-            f"{late} of {len(found.residuals)} right-hand sides have a relative residual of up to "
-            f"{float(found.residuals.max()):.1e} instead of {self.rtol:.1e} after {found.steps} "
+            f"{late} of {len(solved.residuals)} right-hand sides have a relative residual of up to "
+            f"{float(solved.residuals.max()):.1e} instead of {self.rtol:.1e} after {solved.steps} "
             f"steps:{instead} allow more steps, a better preconditioner (a larger rank), a larger "
             "ridge or tolerance"
         )
@@ -245,11 +247,17 @@ class Cholesky:
         block = _block(problem, left // 2)
         return System(product, None, factor, self.tolerance, _REFINEMENTS, times, block)
 
-    def decomposed(self, problem: Problem, near: ShiftedDecomposition, seconds: float) -> System:
+    def decomposed(
+        self, problem: Problem, matrix: Tensor, near: ShiftedDecomposition, seconds: float
+    ) -> System:
         """The system with the eigendecomposition that was made to choose its ridge."""
+
+        def product(vectors: Tensor) -> Tensor:
+            image = matrix @ vectors
+            return image - image.mean(0) * problem.center + near.ridge * vectors
+
         block = _block(problem, problem.memory - 2 * near.parts.vectors.nbytes)
-        times = (0.0, seconds)
-        return System(near.product, None, near, self.tolerance, _REFINEMENTS, times, block)
+        return System(product, None, near, self.tolerance, _REFINEMENTS, (0.0, seconds), block)
 
     def check_room(self, problem: Problem) -> None:
         """Refuse a problem whose factor does not fit into its memory."""
@@ -298,8 +306,7 @@ class Nystrom:
     def operator(self, problem: Problem, memory: int) -> LowRankPlusIdentity:
         r"""The projection $FF^T$, where $F = K_{nm} L^{-T}$ with $LL^T = K_{mm}$.
 
-        Columns are those of the kernel divided by its largest entry, which half precision has
-        room for.
+        The kernel is divided by its largest entry first, so that half precision can hold it.
         """
         x, largest = problem.x, float(problem.diagonal.max()) or 1.0
         generator = torch.Generator().manual_seed(self.seed)
@@ -407,7 +414,7 @@ class ConjugateGradients:
 
 @dataclass(frozen=True, eq=False)
 class _Shared:
-    """A preconditioner that gives all processes the same bits, those of the first."""
+    """A preconditioner whose solutions all processes receive from the first one."""
 
     matrix: Invertible
     processes: Processes
@@ -447,5 +454,5 @@ def _check(precision: torch.dtype, tolerance: float) -> None:
 
 
 def _block(problem: Problem, memory: int) -> int:
-    """Bytes for work with inputs other than those of the problem."""
+    """Bytes for work with new inputs."""
     return min(memory, _BLOCK.get(problem.x.device.type, 2**28))
