@@ -6,11 +6,13 @@ CPU seconds after the import, on one thread. ``mine`` is an activation of a user
 """
 
 import argparse
-import json
-import os
-import subprocess
-import sys
+import multiprocessing
 import time
+
+import torch
+from sklearn import datasets
+
+import shoal
 
 TABLES = ("iris", "wine", "breast_cancer", "diabetes", "digits")
 ACTIVATIONS = (
@@ -20,32 +22,30 @@ ACTIVATIONS = (
 ROWS = 1000
 
 
-def measure(name: str, table: str, *, standardized: bool) -> dict[str, float]:
-    """Seconds of both calls, and of one product of the table with itself."""
-    import torch
-    from sklearn import datasets
+class Mine(shoal.Activation):
+    """An activation of a user."""
 
-    import shoal
+    def function(self, x: torch.Tensor) -> torch.Tensor:
+        """Evaluate it."""
+        return torch.tanh(x - 1.5) * torch.sigmoid(x)
 
-    class Mine(shoal.Activation):
-        def function(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.tanh(x - 1.5) * torch.sigmoid(x)
 
-    torch.set_num_threads(1)
+def measure(case: tuple[str, str, str]) -> tuple[float, float]:
+    """Seconds of both calls."""
+    table, scale, name = case
     data = getattr(datasets, f"load_{table}")()
     x = torch.tensor(data.data[:ROWS], dtype=torch.float64)
-    if standardized:
+    if scale == "standardized":
         spread = x.std(0, unbiased=False)
         x = (x - x.mean(0)) / torch.where(spread > 0, spread, 1.0)
     network = shoal.DEQ(Mine() if name == "mine" else name, 0.23, 0.77)
 
-    def seconds(call) -> float:
+    def seconds() -> float:
         start = time.process_time()
-        call()
+        shoal.kernel(network, x)
         return time.process_time() - start
 
-    times = [seconds(lambda: shoal.kernel(network, x)) for _ in range(2)]
-    return {"first": times[0], "second": times[1], "product": seconds(lambda: x @ x.T)}
+    return seconds(), seconds()
 
 
 def main() -> None:
@@ -53,22 +53,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tables", nargs="*", default=TABLES)
     parser.add_argument("--activations", nargs="*", default=ACTIVATIONS)
-    parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.one:
-        name, table, scale = options.one
-        print(json.dumps(measure(name, table, standardized=scale == "standardized")))
-        return
+    torch.set_num_threads(1)
+    cases = [
+        (table, scale, name)
+        for table in options.tables
+        for scale in ("raw", "standardized")
+        for name in options.activations
+    ]
     print(f"{'activation':12}{'table':16}{'scale':14}{'first':>8}{'second':>9}")
-    for table in options.tables:
-        for scale in ("raw", "standardized"):
-            for name in options.activations:
-                command = [sys.executable, __file__, "--one", name, table, scale]
-                environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-                done = subprocess.run(command, capture_output=True, env=environment, check=True)
-                found = json.loads(done.stdout.splitlines()[-1])
-                row = f"{name:12}{table:16}{scale:14}{found['first']:8.2f}{found['second']:9.3f}"
-                print(row, flush=True)
+    # a fork has imported everything, and has called nothing
+    with multiprocessing.get_context("fork").Pool(1, maxtasksperchild=1) as pool:
+        for (table, scale, name), (first, second) in zip(
+            cases, pool.imap(measure, cases), strict=True
+        ):
+            print(f"{name:12}{table:16}{scale:14}{first:8.2f}{second:9.3f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from experiments.runner import Run
 def main(arguments: list[str] | None = None) -> int:
     """List the experiments, or run those of a paper, or one of its figures.
 
-    Points that are finished are not computed again: what was interrupted goes on.
+    Finished points are not computed again, so that an interrupted run can be resumed.
     """
     parser = argparse.ArgumentParser("python -m experiments", description=main.__doc__)
     parser.add_argument("paper", nargs="?", help="without it, experiments are listed")
@@ -48,7 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
         run = Run(one, given.output, given.device, given.threads)
         try:
             run.execute(given.jobs, _tell)
-        except Exception as error:  # the others may have what this one lacks
+        except Exception as error:  # the others may still work
             if given.figure is not None and not isinstance(error, OSError | ValueError):
                 raise
             print(f"Error: {' '.join(one.name)}: {type(error).__name__}: {error}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""What a paper claims, what the numbers of a run say to it, and how numbers are written."""
+"""Claims of papers, their verdicts from the numbers of a run, and formats of numbers."""
 
 import math
 from collections.abc import Mapping
@@ -22,15 +22,15 @@ class Criterion(NamedTuple):
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim of a paper beside what a run of it gave."""
+    """A claim of a paper beside the result of a run."""
 
     statement: str
-    printed: str  # what the paper prints, in words
-    ours: str  # what was found, in words
+    printed: str  # the paper's numbers, in words
+    ours: str  # the numbers of the run, in words
     section: str  # of the page on reproductions, that has more
     criteria: tuple[Criterion, ...]
     corrected: bool = False  # whether a printed formula or reason had to be replaced
-    remark: str = ""  # what the verdict leaves unsaid
+    remark: str = ""  # beside the verdict
 
     @property
     def verdict(self) -> str:

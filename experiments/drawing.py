@@ -45,7 +45,7 @@ def draw_panels(
     """A figure with a panel for each row and column, whose titles ``draw`` returns.
 
     ``x`` names the axes below the last row, ``y`` those left of the first column, ``title`` is the
-    size of titles, and ``legend`` the row whose first panel has what the legend below them shows.
+    size of titles, and ``legend`` the row whose first panel supplies the legend below all panels.
     """
     figure = Figure(figsize=size)
     panels: Any = figure.subplots(len(rows), len(columns), squeeze=False, **shared)
@@ -68,7 +68,7 @@ def new_row(width: float, height: float, count: int = 2, **shared: Any) -> tuple
 
 
 def legend_outside(figure: Figure, axes: Axes, columns: int | None = None) -> None:
-    """A legend below all panels, of what one of them shows."""
+    """A legend of one panel, below all panels."""
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=columns or len(labels))
 
@@ -98,7 +98,7 @@ def draw_lines(axes: Axes, x: Any, rows: Mapping[str, Any], line: str = "o-", **
 
 
 def draw_limit(axes: Axes, height: float, label: str | None = None, width: float = 1.2) -> None:
-    """A dashed line at what must not be passed."""
+    """A dashed line at a bound."""
     axes.axhline(height, color=GRAY, linestyle="--", linewidth=width, label=label)
 
 

@@ -189,7 +189,7 @@ class DepthEigenvalue(_Networks):
 
     def summarize(self, results):
         depths, least = _resolved(results, "fully-connected")
-        # by what a layer multiplies the eigenvalue, between the two largest depths
+        # factor by which a layer multiplies the eigenvalue, between the two largest depths
         factor = (least[-1] / least[-2]) ** (1 / (depths[-1] - depths[-2]))
         summary = {"fully_connected_factor": float(factor)}
         for kind in KINDS[1:]:

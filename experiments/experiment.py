@@ -1,4 +1,4 @@
-"""What an experiment is: a frozen configuration, points with seeds, a figure of their results."""
+"""Experiments: a frozen configuration, points with seeds, a figure of their results."""
 
 import hashlib
 import json
@@ -25,7 +25,7 @@ _LATER = {"bias_variance": 0.0, "hidden_variances": (), "dataset": "mnist"}
 
 
 class Result(NamedTuple):
-    """What one point of an experiment gave: its arrays, by name."""
+    """The arrays of one point of an experiment, by name."""
 
     point: Point
     arrays: Arrays
@@ -41,8 +41,8 @@ class Experiment(ABC):
         dataclass(frozen=True)(cls)
 
     name: ClassVar[tuple[str, str]]  # the paper and the figure
-    title: ClassVar[str]  # what is shown, in one line
-    small: ClassVar[Mapping[str, Any]] = {}  # what --quick changes
+    title: ClassVar[str]  # the content of the figure, in one line
+    small: ClassVar[Mapping[str, Any]] = {}  # fields of --quick
 
     @classmethod
     def quick(cls) -> Self:
@@ -51,7 +51,7 @@ class Experiment(ABC):
 
     @abstractmethod
     def points(self) -> Sequence[Point]:
-        """What there is to compute; the points do not depend on each other."""
+        """The points to compute, which do not depend on each other."""
 
     @abstractmethod
     def compute(self, point: Point, seed: int, device: torch.device) -> Mapping[str, Any]:
@@ -66,7 +66,7 @@ class Experiment(ABC):
         """The figure; a function of the results alone, which writes nothing."""
 
     def claims(self, summary: Mapping[str, float]) -> Sequence[Claim]:
-        """What the numbers of a run in full size say to the claims of a paper, if it makes any."""
+        """Claims of the paper, if any, beside the numbers of a run in full size."""
         return ()
 
 
@@ -74,7 +74,7 @@ _KNOWN: dict[tuple[str, str], type[Experiment]] = {}
 
 
 def experiment(paper: str, figure: str) -> Callable[[type], type]:
-    """Make an experiment known by its name; its title is the first line of its own text."""
+    """Register an experiment by name; its title is the first line of its docstring."""
 
     def known(kind: type) -> type:
         kind.name, kind.title = (paper, figure), kind.__doc__.partition("\n")[0].removesuffix(".")
@@ -125,7 +125,7 @@ def seed_of(one: Experiment, point: Point) -> int:
 
 
 def computed(one: Experiment, point: Point, device: torch.device) -> Arrays:
-    """What a point gives, with its own seed; tensors of any device, and numbers, become arrays."""
+    """The arrays of a point, from its own seed; tensors and numbers become arrays."""
     found = one.compute(point, seed_of(one, point), device)
     found = {k: v.cpu() if isinstance(v, torch.Tensor) else v for k, v in found.items()}
     return {name: np.asarray(value) for name, value in found.items()}

@@ -1,4 +1,4 @@
-"""Monitored training of networks of several widths: losses, and what the theory promises."""
+"""Monitored training of networks of several widths: losses, and the promises of the theory."""
 
 import math
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ class MonitoredWidths(Experiment):
     depends on the width, at the largest one. Losses are kept divided by the number of samples.
 
     Subclasses have a ``task`` for each dataset, or ``None``, an ``architecture`` for so many
-    features, and ``panels``: arrays, their labels, and what they must stay below.
+    features, and ``panels``: arrays, their labels, and their upper bounds.
     """
 
     panels = {}
@@ -117,7 +117,7 @@ class MonitoredWidths(Experiment):
 
 
 def run_arrays(run: TrainingRun, samples: int) -> dict[str, Any]:
-    """What a run is remembered by: its loss per sample, with its bound, and its monitors."""
+    """The record of a run: its loss per sample, with its bound, and its monitors."""
     bound = run.loss_bound
     return {
         "loss": run.losses.numpy() / samples,

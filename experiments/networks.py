@@ -77,7 +77,7 @@ def rival(name: str, deq: DEQ) -> Architecture:
         return designed(deq, name.removesuffix("-design"), "sphere").architecture
     if name == "moments":
         return designed(deq, "ck", "moments").architecture
-    # without what centering made of them
+    # centered activations without their shift and scale
     plain = (
         phi.activation if isinstance(phi, shoal.activations.Affine) else phi
         for phi in deq.activations
@@ -169,14 +169,14 @@ def mini_batches(
 
 
 def synchronize(x: Tensor) -> None:
-    """Wait until the device of ``x`` has done all it was given."""
+    """Wait until the device of ``x`` has finished its work."""
     if x.device.type == "cuda":
         torch.cuda.synchronize(x.device)
 
 
 @torch.no_grad()
 def features(network: Network, x: Tensor) -> Tensor:
-    """What the readout of a network sees, in the scale of the conjugate kernel."""
+    """The inputs of a network's readout, in the scale of the conjugate kernel."""
     if isinstance(network, EquilibriumNetwork):
         return network.solve(x).value
     return network.trace(x).features.detach()

@@ -23,7 +23,7 @@ _SECONDS = "seconds of this point"
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file under another name and rename it: whenever this ends, it is whole or absent."""
+    """Write a file under another name and rename it, so that it is always whole or absent."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     part.write_bytes(content)
     os.replace(part, path)
@@ -31,7 +31,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 @dataclass(frozen=True)
 class Run:
-    """An experiment, where it is kept, and what else its numbers depend on."""
+    """An experiment, its folder, and everything else that its numbers depend on."""
 
     experiment: Experiment
     output: Path  # the run has a folder of its own in it
@@ -57,7 +57,7 @@ class Run:
 
     @property
     def record(self) -> dict[str, Any]:
-        """What the record says of a finished run."""
+        """The record of a finished run."""
         return json.loads((self.folder / "run.json").read_text(encoding="utf-8"))
 
     def file(self, point: Point) -> Path:
@@ -77,7 +77,7 @@ class Run:
         write_whole(self.file(point), content.getvalue())
 
     def results(self) -> tuple[list[Result], float]:
-        """What all points gave, and the seconds that they took together."""
+        """The results of all points, and their total seconds."""
         found, seconds = [], 0.0
         for point in self.experiment.points():
             with np.load(self.file(point), allow_pickle=False) as stored:
@@ -87,9 +87,9 @@ class Run:
         return found, seconds
 
     def execute(self, jobs: int = 1, tell: Callable[[int, int], None] = lambda *_: None) -> None:
-        """Compute what is missing in so many processes, then write the record and the figure.
+        """Compute missing points in ``jobs`` processes, then write the record and the figure.
 
-        ``tell`` is given the number of finished points and that of all, after each.
+        After each point ``tell`` gets the number of finished points and of all points.
         """
         points = self.experiment.points()
         (self.folder / "points").mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What networks are trained on: points on spheres, images with one-hot targets, two classes."""
+"""Training data: points on spheres, images with one-hot targets, two classes."""
 
 import math
 from functools import lru_cache
@@ -15,7 +15,7 @@ _LUMA = (0.299, 0.587, 0.114)  # of red, green and blue in ITU-R BT.601
 
 
 class Samples(NamedTuple):
-    """Inputs, which are rows, one-hot targets, and the classes' indices."""
+    """Inputs as rows, one-hot targets, and class indices."""
 
     x: Tensor
     y: Tensor

@@ -143,7 +143,7 @@ class Transfer(_Loops):
         return {"losses": losses, "best": self.rates[int(np.argmin(losses))]}
 
     def summarize(self, results):
-        """How many octaves the best step size moves between the least and the largest loop."""
+        """Octaves by which the best step size moves between the smallest and the largest loop."""
         best = {(r.point["law"], r.point["steps"]): float(r.arrays["best"]) for r in results}
         first, last = min(self.steps), max(self.steps)
         return {f"octaves_{k}": float(np.log2(best[k, last] / best[k, first])) for k in POWERS}

@@ -32,7 +32,7 @@ def _chain(z: Tensor) -> Tensor:
     return (root[:, None] * adjacency * root) @ z
 
 
-# what a cell sees of the states around a place, and how many states that is
+# the neighboring states that a cell reads, and their number
 NEIGHBORS: dict[str, tuple[Callable[[Tensor], Tensor], int]] = {
     "none": (lambda z: z, 1),
     "line": (_line, 3),
@@ -96,7 +96,7 @@ class Stack(nn.Module):
         return self.cell(z.view(several), u.view(several)).flatten(0, 1)
 
     def states(self, x: Tensor) -> Tensor:
-        """What answers are read from, of inputs (samples, networks, *places, features)."""
+        """The features of the readout, for inputs (samples, networks, *places, features)."""
         u = _times(x, self.input)
         if self.kind in ("deq", "free"):
             rows = u.flatten(0, 1)
@@ -124,9 +124,10 @@ class Stack(nn.Module):
             self._normalize(exactly=False)
 
     def _normalize(self, *, exactly: bool) -> None:
-        """Divide recurrent weights by what their norm is over the gain, by one power iteration.
+        """Scale recurrent weights to the gain; unless ``exactly``, only down from a larger norm.
 
-        The iteration goes on where the last one ended, so that it follows the weights in training.
+        One step of a power iteration estimates the norm; it starts at the last direction, so that
+        it follows the weights in training.
         """
         (weights,) = self.recurrent
         with torch.enable_grad():

@@ -15,7 +15,7 @@ from experiments.experiment import Experiment, experiment
 from shoal.activations import Activation
 
 SECTION = "When depth pays"
-_EQUAL = 0.01  # of accuracy: what is no worse by more counts as good
+_EQUAL = 0.01  # loss of accuracy up to which a network counts as equally good
 _ACTIVATIONS: dict[str, Activation] = {
     "tanh": shoal.activations.Tanh(),
     "relu": shoal.activations.ReLU(),
@@ -56,7 +56,8 @@ class DepthStudy(Experiment):
 
     ``plain2`` has as many parameters as the DEQ, and ``longer`` is ``plain2`` trained for more
     epochs. Every point trains all seeds at several step sizes; that with the best mean accuracy on
-    validation samples counts. A DEQ's gain, the norm of its weights, is kept at most what it was.
+    validation samples counts. A DEQ's gain, the norm of its weights, does not exceed its
+    initial value.
     """
 
     tasks: tuple[str, ...] = ()  # at whose center everything is compared
@@ -78,7 +79,7 @@ class DepthStudy(Experiment):
     most: int = 100  # applications of a DEQ's cell
 
     def points(self):
-        """The centers of all tasks first, then what is varied with those whom it concerns."""
+        """The centers of all tasks first, then each variation with the networks it concerns."""
         axes: dict[str, Sequence[Any]] = {"scale": self.scales, "gain": self.gains}
         axes |= {"activation": ("relu",), "readout": self.readouts, "optimizer": ("sgd",)}
         cases = [(name, Setting(), _ALL) for name in self.tasks] + [
@@ -233,7 +234,7 @@ def claims_of_images(summary: Mapping[str, float], tasks: Sequence[str]) -> Iter
         gaps = [f"{t} {signed(100 * summary[f'{t}_{network}_gap_mean'], 1)}" for t in tasks]
         ends = {task: summary[f"{task}_{network}_gap_low"] for task in tasks}
         criteria = each("{}: lower end of the difference at least −1 point", ends, least=-_EQUAL)
-        if network == "longer":  # what is said of its time must be so, too
+        if network == "longer":  # the sentence on its time must hold, too
             times = {t: summary[f"{t}_longer_seconds"] / summary[f"{t}_deq_seconds"] for t in tasks}
             criteria += each("{}: at most the training time of the DEQ", times, most=1.0)
         claimed = "depth at equilibrium is expressive"
@@ -252,7 +253,7 @@ _LINES |= {"plain3": COLORS[2], "plain2": COLORS[0], "plain1": GRAY, "flattened"
 
 
 def draw_study(found: Sequence[Compared]) -> Figure:
-    """Centers above; below what changes with distance, and with one thing at a time."""
+    """Centers above; changes with the distance and with one variation at a time below."""
     center = [one for one in found if not one.axis]
     of = {one.task: [other for other in center if other.task == one.task] for one in center}
     order = [name for name in NETWORKS if any(one.network == name for one in center)]

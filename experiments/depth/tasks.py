@@ -20,7 +20,7 @@ class Task:
     x: Tensor  # inputs, of shape (samples, *places, features) and mean squared norm about one
     y: Tensor  # classes, of shape (samples,), or (samples, *places) where every place has an answer
     classes: int  # how many there are
-    neighbors: str  # what the cell sees of a state: a key of depth.networks.NEIGHBORS
+    neighbors: str  # neighbors that the cell reads: a key of depth.networks.NEIGHBORS
     train: Tensor  # which samples to learn from, for each seed; shape: (seeds, samples)
     validation: Tensor  # which samples choose the step size
     test: Tensor  # which samples count

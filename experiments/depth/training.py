@@ -1,4 +1,4 @@
-"""Training networks side by side, each seed at several step sizes; what they are measured by."""
+"""Training networks side by side, each seed at several step sizes; their measurements."""
 
 import math
 import time
@@ -111,7 +111,7 @@ def measured(stack: Stack, task: Task, rates: int) -> dict[str, Any]:
 
 
 class Setting(NamedTuple):
-    """What is varied, one at a time, around these values."""
+    """Values around which one thing at a time is varied."""
 
     activation: str = "tanh"
     gain: float = 0.9
@@ -126,14 +126,14 @@ CENTER = Setting()._asdict()
 class Compared(NamedTuple):
     """A network on a task in a setting, at the step size that validation samples chose.
 
-    ``numbers`` are its accuracy, and what that is better by than the DEQ's; ``seconds`` of
+    ``numbers`` are its accuracy, and its lead over the DEQ's; ``seconds`` of
     training, for one network, and ``latency``, for one sample; how far the input weights moved,
     relatively; of a DEQ also mean ``steps`` and the share of test samples that ``settled``.
     """
 
     task: str
     network: str
-    axis: str  # what is varied, or nothing at the center
+    axis: str  # the varied setting; empty at the center
     value: float | str
     numbers: Mapping[str, float]
     places: Any  # accuracies by places, of all seeds
@@ -154,7 +154,7 @@ def student(values: Any) -> dict[str, float]:
 
 
 def compared(results: Sequence[Result]) -> list[Compared]:
-    """Every network of a study, in the order of its points: DEQs before what they are beside."""
+    """Every network of a study, in the order of its points: DEQs before their rivals."""
     found, deqs = [], {}
     for point, arrays in results:
         best = int(arrays["validation"].mean(1).argmax())  # of the step sizes

@@ -1,1 +1,1 @@
-"""Experiments that no paper has: shoal's own, on what it adds to them."""
+"""Experiments of shoal's own results, beyond the papers."""

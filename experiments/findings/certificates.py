@@ -30,7 +30,7 @@ class CertifiedTraining(Experiment):
     ``certified``: as certified, with the promises watched at every step. ``step``: a step size ten
     times as large. ``gain``: a $\sigma_w^2$ with $\|W\| > 1$, so that nothing is proved, though the
     equilibria are there. ``equilibrium``: a $\sigma_w^2$ so large that they are not. All but the
-    first are watched for what Theorem 1 of Ling 2023 concludes.
+    first are watched for the conclusions of Theorem 1 of Ling 2023.
     """
 
     width: int = 1000
@@ -57,7 +57,7 @@ class CertifiedTraining(Experiment):
         certificate = shoal.certify(net, x, y, step_size=step_size)
         options = {"step_size": step_size, "certificate": certificate, "monitor": 1}
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", shoal.ConvergenceWarning)  # what diverges is kept
+            warnings.simplefilter("ignore", shoal.ConvergenceWarning)  # diverging runs are kept
             run = shoal.train(net, x, y, steps=self.steps, **options)
         failure = certificate.first_failure
         travels = {g: run.bounds.get(f"distance.{g}") for g in run.distances}
@@ -84,7 +84,7 @@ class CertifiedTraining(Experiment):
         )  # fmt: skip
 
     def summarize(self, results):
-        """What the certificates say, and whether the runs keep it.
+        """Statements of the certificates, and whether the runs agree.
 
         ``broken`` is the first step at which a promise was broken, or -1; ``slack`` the least ratio
         of the bound to the loss; ``travel`` the largest share of its way that a group went.

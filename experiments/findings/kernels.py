@@ -17,7 +17,7 @@ from shoal.asymptotics import Spectrum
 
 _MEAN = 4.0  # norms of √p E x: strong enough for isolated eigenvalues
 _OUTER = (0.99, 0.999, 1.0)
-_ROUNDING = 1e-16  # what is below is shown here
+_ROUNDING = 1e-16  # smaller errors are drawn here
 
 
 @experiment("shoal", "spectrum")

@@ -83,13 +83,13 @@ def equivalent_of(
         return paper_equivalent(deq, sample, trainable)
     if form == "norms" and mixture is not None:
         options = {"mixture": mixture, "input_norm": mixture.input_norm}
-    with warnings.catch_warnings():  # how far samples are from the theory is what this is about
+    with warnings.catch_warnings():  # the distance from the theory is measured here
         warnings.simplefilter("ignore", UserWarning)
         return shoal.equivalent(deq, x, labels, trainable=trainable, **options)
 
 
 def difference_norm(matrix: Tensor, less: Operator | None = None) -> float:
-    """The norm of a symmetric matrix, or of what it has more than an operator."""
+    """The norm of a symmetric matrix, or of its difference from an operator."""
 
     def product(v: Tensor) -> Tensor:
         return matrix @ v if less is None else matrix @ v - less @ v

@@ -29,8 +29,8 @@ _UNSTATED = "neither the scaling of images nor σ_b is stated; nearer with σ_b�
 def estimated_kernels(deq: DEQ, x: Tensor, *, width: int, seed: int) -> Kernels:
     r"""$G^*$ estimated by $z_i^\top z_j$, and $K^* = G^*/(1 - \sigma_a^2 \dot E^*)$ likewise.
 
-    $\dot E^*$ is the mean of $\varphi'(u)\varphi'(v)$ over the units: what section 4 describes,
-    not the NTK of the finite network.
+    $\dot E^*$ is the mean of $\varphi'(u)\varphi'(v)$ over the units, as in section 4;
+    it is not the NTK of the finite network.
     """
     network = network_for(deq, x, width=width, seed=seed)
     with torch.no_grad():
@@ -57,7 +57,7 @@ class Spectra(DEQs):
         return self.compare(self.deq(point), sample._replace(x=sample.x.to(device)), seed)
 
     def comparable(self) -> Mapping[str, float]:
-        """What the paper prints, if this is its setting: the number of draws is not stated."""
+        """The printed numbers, if this is the paper's setting; it states no number of draws."""
         whole, free = type(self)(), self.free
         return self.printed if replace(self, **{free: getattr(whole, free)}) == whole else {}
 
@@ -300,7 +300,7 @@ class _DesignSpectra(Spectra):
         return found | {f"{k}_eigenvalues": torch.linalg.eigvalsh(m) for k, m in pairs.items()}
 
     def summarize(self, results):
-        found = super().summarize(results)  # that of the samples
+        found = super().summarize(results)
         names = [key.removesuffix("_exact") for key in found if key.endswith("_exact")]
         return found | {f"{n}_relative": found[f"{n}_exact"] / found[f"{n}_size"] for n in names}
 

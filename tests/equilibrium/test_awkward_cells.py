@@ -12,7 +12,7 @@ from shoal import ConvergenceWarning, Equilibrium
 
 # PyTorch's forward mode still loads parts that it calls deprecated itself
 forward_mode = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
-DRIFTS = "the state grows by a constant each iteration"
+DRIFTS = "The state grows by a constant each iteration"
 
 
 class Cell(nn.Module):

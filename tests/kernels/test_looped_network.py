@@ -97,7 +97,7 @@ def test_covariances_of_what_is_passed_back(loop: LoopedNetwork) -> None:
         assert float(found.ntk[0, 1]) == pytest.approx(shares[group], rel=1e-10, abs=1e-12)
 
 
-@pytest.mark.parametrize("loop", LOOPS, ids=range(len(LOOPS)))
+@pytest.mark.parametrize("loop", [*LOOPS, LoopedNetwork("relu", 4, 0.5, recall=0.2)], ids=repr)
 def test_finite_networks_converge(loop: LoopedNetwork) -> None:
     """Errors fall like the root of the width: from 64 to 1,024 units by a factor of 4 or so."""
     x, errors = inputs(), []

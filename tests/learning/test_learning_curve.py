@@ -21,6 +21,7 @@ def linear_data(n, spectrum, coefficients, noise, seed):
     return x, x @ coefficients + noise * normal(n, seed=seed + 1)
 
 
+@pytest.mark.filterwarnings("ignore:the columns of x")
 @pytest.mark.thorough("0.0-")
 @pytest.mark.parametrize("ridge", [0.0, 0.3])
 @pytest.mark.parametrize("noise", [0.0, 0.5])
@@ -46,6 +47,7 @@ def test_the_law_of_linear_regression(ridge, noise):
     assert bool((curve.uncertainty[:3] < 0.15 * curve.test_error[:3]).all())
 
 
+@pytest.mark.filterwarnings("ignore:the columns of x")
 def test_larger_sets_are_predicted_as_far_as_is_claimed():
     spectrum = torch.arange(1, 1001, dtype=torch.float64) ** -1.2
     coefficients = torch.ones(1000, dtype=torch.float64)

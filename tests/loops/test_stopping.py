@@ -120,6 +120,9 @@ def test_labels_allow_wrong_decisions_to_change() -> None:
     wrong = torch.zeros(600).long()  # where it changes its mind, it is wrong in the end
     assert shoal.stop_rule(loop, x, y=wrong).savings > 0.5
     assert shoal.stop_rule(loop, x, y=wrong).labeled
+    some = torch.cat([wrong, torch.full((300,), -100)])  # the others calibrate nothing
+    rule = shoal.stop_rule(loop, torch.cat([x, torch.randn(300, 1)]), y=some)
+    assert rule.calibrated_on == 420
 
 
 def test_what_never_settles_is_run_to_the_end() -> None:

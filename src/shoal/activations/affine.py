@@ -76,11 +76,6 @@ class Affine(Activation):
         inner = self.activation.closed_form()
         return None if inner is None else AffineForm(inner, self.scale, self.shift)
 
-    def smoothed(self, mean: Tensor, std: Tensor, order: int) -> Tensor | None:
-        """That of the composed activation, scaled and shifted."""
-        inner = self.activation.smoothed(mean, std, order)
-        return None if inner is None else self.scale * inner + (0.0 if order else self.shift)
-
     def smoothness(self) -> Smoothness:
         """The smoothness of the composed activation, scaled."""
         return self.activation.smoothness().scaled(self.scale)

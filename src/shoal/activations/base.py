@@ -1,4 +1,4 @@
-"""What every activation function is: a value with a function, derivatives and kinks."""
+"""The base class of activations: values with a function, derivatives and kinks."""
 
 import math
 from abc import ABC, abstractmethod
@@ -43,7 +43,7 @@ class Activation(ABC):
         1.0
     """
 
-    # what is the same for all instances of a subclass, in place of the methods of these names
+    # constants of a subclass, in place of the methods of these names
     _curvature: ClassVar[float] = math.inf  # a bound of |φ''| away from kinks, rounded up
     _expression: ClassVar[str | None] = None  # as a formula
     _form: ClassVar[ClosedForm | None] = None
@@ -52,13 +52,13 @@ class Activation(ABC):
     _lipschitz: ClassVar[float | None] = None
 
     def __init_subclass__(cls) -> None:
-        """Refuse another function in place of one that more is known of, such as its dual."""
+        """Refuse a subclass that replaces a function whose dual and bounds are known."""
         super().__init_subclass__()
         giver = next(c for c in cls.__mro__[1:] if "function" in vars(c))
         if "function" in vars(cls) and giver is not Activation and is_ours(giver):
             raise TypeError(
-                f"{cls.__name__} must subclass Activation itself: what is known of "
-                f"{giver.__name__} does not hold for another function"
+                f"{cls.__name__} must subclass Activation itself: the closed forms of "
+                f"{giver.__name__} do not hold for another function"
             )
 
     def __eq__(self, other: object) -> bool:
@@ -115,10 +115,6 @@ class Activation(ABC):
     def closed_form(self) -> ClosedForm | None:
         r"""The Gaussian expectations of $\varphi$ in closed form, or ``None`` if none is known."""
         return self._form
-
-    def smoothed(self, mean: Tensor, std: Tensor, order: int) -> Tensor | None:  # noqa: ARG002
-        r"""$\mathbb{E}[\varphi^{(k)}(\mu + s\xi)]$, $k$ = ``order``; ``None`` if not known."""
-        return None
 
     def smoothness(self) -> Smoothness:
         r"""Bounds of $\varphi'$, its jumps and $\varphi''$; as measured unless overridden."""

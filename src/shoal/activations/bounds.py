@@ -24,7 +24,7 @@ from shoal.core.rounding import UNIT, up
 
 _FARTHEST = 64.0  # e^-64 is less than all errors
 _SQUARINGS, _TERMS, _LOG_TERMS = 7, 14, 17
-ERROR = 2.0**15 * UNIT  # twice that of the exponential: room for what is made of it
+ERROR = 2.0**15 * UNIT  # twice the error of the exponential, for further operations
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class Smoothness:
 
     Attributes:
         lipschitz: $\sup|\varphi'|$.
-        kinks: Where $\varphi'$ jumps.
-        jump: By how much at most, all jumps together.
+        kinks: The places where $\varphi'$ jumps.
+        jump: Bound of the sum of the sizes of all jumps.
         curvature: $\sup|\varphi''|$ away from the kinks; infinite if no bound is known.
     """
 
@@ -60,10 +60,10 @@ class Evaluated(NamedTuple):
     """An activation at certain points.
 
     Attributes:
-        values: Its values.
-        slopes: Those of its derivative.
-        error: How far each value may be off.
-        slope_error: The same for slopes.
+        values: The values.
+        slopes: The values of the derivative.
+        error: Bounds of the errors of the values.
+        slope_error: Bounds of the errors of the slopes.
         proved: Whether these bounds are proved.
     """
 
@@ -92,7 +92,7 @@ class Evaluated(NamedTuple):
         return cls(values, slopes, error, error, proved=True)
 
     def affine(self, scale: float, shift: float) -> "Evaluated":
-        """What is known of the function times ``scale`` plus ``shift``."""
+        """The same for the function times ``scale`` plus ``shift``."""
         values, slopes = scale * self.values + shift, scale * self.slopes
         size = math.fabs(scale)
         rounding = 4 * UNIT * (size * self.values.abs() + math.fabs(shift))

@@ -1,4 +1,4 @@
-"""Whether what a user's activation says of itself agrees with its function."""
+"""Whether the derivatives and bounds of a user's activation agree with its function."""
 
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
@@ -27,7 +27,7 @@ def declared_breaks(phi: "Activation") -> tuple[float, ...] | None:
 
 
 def innermost(phi: "Activation") -> "Activation":
-    """The user's activation, of which others, such as its square, are made."""
+    """The user's activation inside a composed one, such as its square."""
     from shoal.activations.base import Activation
 
     parts = [value for value in vars(phi).values() if isinstance(value, Activation)]
@@ -37,8 +37,8 @@ def innermost(phi: "Activation") -> "Activation":
 def check_function(phi: "Activation") -> None:
     """See that the function is elementwise and real, and the derivative its derivative.
 
-    Of an activation that is made of another one, such as its square, the other one is seen first:
-    what is wrong with it is told in the user's words.
+    A composed activation, such as a square, has its parts checked first, so that errors name the
+    user's activation.
     """
     from shoal.activations.base import Activation
 
@@ -127,7 +127,7 @@ def _check_elementwise(phi: "Activation") -> None:
 
 
 def _call(phi: "Activation", name: str, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """Evaluate a part of an activation, and say what is wrong with what comes back."""
+    """Evaluate a part of an activation and check the result."""
     try:
         value: object = function(x.clone())
     except Exception as error:

@@ -17,7 +17,7 @@ from shoal.activations.smooth import GELU, Mish, Sigmoid, Softplus, Swish, Tanh
 from shoal.core.files import stated_fields
 
 ActivationLike: TypeAlias = Activation | str | nn.Module
-"""What an architecture takes as an activation."""
+"""The types that architectures accept as an activation."""
 
 SELU = Affine(ELU(1.6732632423543772), scale=1.0507009873554805)  # Klambauer 2017
 _ALIASES: dict[str, Activation] = {"silu": Swish(), "selu": SELU}
@@ -47,8 +47,8 @@ def as_activation(argument: str, value: object) -> Activation:
     """An activation, given as such, by name, or as a module of PyTorch.
 
     Args:
-        argument: What errors call it.
-        value: What was given.
+        argument: The name of the argument in errors.
+        value: The value.
 
     Raises:
         TypeError: If it is none of them.
@@ -100,7 +100,7 @@ def parse_activation(text: str, *, argument: str = "activation") -> Activation:
 
     Args:
         text: The name in letters of any size, and the numbers.
-        argument: What errors call it.
+        argument: The name of the argument in errors.
 
     Raises:
         ValueError: If the name is unknown, or the numbers do not suit it.
@@ -135,13 +135,12 @@ def parse_activation(text: str, *, argument: str = "activation") -> Activation:
 
 
 def description(value: object) -> str:
-    """What decides the numbers of an activation or architecture; the same in every process.
+    """A text that determines the numbers of an activation or architecture, in every process.
 
-    What the function of a user's activation is, only its values can tell: a checksum of them is
-    added, of nine digits, which no platform rounds away.
+    For a user's activation, a checksum of its values is added, to nine digits.
 
     Args:
-        value: An activation, an architecture, a solver, or what these are made of.
+        value: An activation, an architecture, a solver, or one of their parts.
 
     Example:
         >>> from shoal.activations import LeakyReLU

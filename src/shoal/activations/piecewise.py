@@ -173,21 +173,6 @@ class ELU(Activation):
         r"""The larger of one and $|\alpha|$."""
         return max(1.0, abs(self.alpha))
 
-    def smoothed(self, mean: Tensor, std: Tensor, order: int) -> Tensor | None:
-        r"""By $\mathbb{E}[e^x 1_{x<0}] = e^{\mu + s^2/2}\,\Phi(-\mu/s - s)$."""
-        if order > 1:
-            return None
-        z = mean / std.clamp(min=1e-300)
-        above, bell = torch.erfc(-z / math.sqrt(2)) / 2, torch.exp(-z * z / 2)
-        place = (z + std) / math.sqrt(2)
-        scaled = bell * torch.special.erfcx(place.clamp(min=0.0)) / 2
-        small = torch.exp((mean + std**2 / 2).clamp(max=0.0)) * torch.erfc(place) / 2
-        below = torch.where(place > 0, scaled, small)
-        if order:
-            return above + self.alpha * below
-        line = mean * above + std * bell / math.sqrt(2 * math.pi)
-        return line + self.alpha * (below - torch.erfc(z / math.sqrt(2)) / 2)
-
     def smoothness(self) -> Smoothness:
         r"""$|\alpha|$ bounds the curvature."""
         jump = up(math.fabs(1 - self.alpha))

@@ -23,12 +23,11 @@ from shoal.core.settings import in_standard_settings
 from shoal.core.torch_compat import is_batched_by_autograd, uncompiled
 
 _PANEL_DEGREE = 16  # squares of such pieces are integrated exactly on a panel
-_VALUE, _SLOPE = 5e-7, 1e-5  # what cubics may miss: of the value nearby, of the largest slope
+_VALUE, _SLOPE = 5e-7, 1e-5  # errors of cubics, relative to nearby values and to the largest slope
 _OCTAVES = range(4, 26, 2)
 _CELL_BITS = range(3, 9)  # k, for 2^k cells in each octave
-_MANTISSA = 23  # bits of the mantissa of a float32
-_BIAS = 127  # of its exponent
-_CHUNK = 32768  # entries for each thread at once, which its cache holds with all that is computed
+_MANTISSA, _BIAS = 23, 127  # bits of the mantissa of a float32; bias of its exponent
+_CHUNK = 32768  # entries for each thread at once, few enough for its cache
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -79,7 +78,7 @@ class PiecewisePolynomial(Activation):
             object.__setattr__(self, "corners", _numbers("corners", self.corners))
 
     def __hash__(self) -> int:
-        """A hash that is computed once: it is of thousands of numbers, and often asked for."""
+        """A hash of all numbers, computed once."""
         kept: int | None = getattr(self, "_hash", None)
         if kept is None:
             kept = hash((self.knots, self.pieces, self.corners))
@@ -91,7 +90,7 @@ class PiecewisePolynomial(Activation):
         return vars(self)
 
     def __repr__(self) -> str:
-        """Say what matters and leave out the numbers."""
+        """The number of pieces, their range and a checksum."""
         low, high = self.knots[0], self.knots[-1]
         degree = len(self.pieces[0]) - 1
         mark = zlib.crc32(repr((self.knots, self.pieces)).encode())  # the same in every process
@@ -121,7 +120,7 @@ class PiecewisePolynomial(Activation):
         return value + slope * (s - inside)
 
     def first_derivative(self, x: Tensor) -> Tensor:
-        """Evaluate the derivative; at a knot, that of the piece above it."""
+        """Evaluate the derivative; at a knot, the derivative of the piece above it."""
         return _lookup(x, None, self, 1)
 
     @property
@@ -196,7 +195,7 @@ def _lookup(x: Tensor, weight: Tensor | None, phi: PiecewisePolynomial, order: i
 def _differential(
     x: Tensor, weight: Tensor | None, tangent: Tensor, phi: PiecewisePolynomial, order: int
 ) -> Tensor:
-    """What a change of ``x`` makes of the weighted derivative."""
+    """The change of the weighted derivative with ``x``."""
     return _lookup(x, tangent if weight is None else tangent * weight, phi, order + 1)
 
 
@@ -228,7 +227,7 @@ class GradedCells:
 
     @property
     def first(self) -> int:
-        """What the leading bits of the last number of the cell next to zero say."""
+        """The leading bits of the last number in the cell next to zero."""
         return ((_BIAS - self.octaves) << self.bits) - 1
 
     def locate(self, x: Tensor) -> Tensor:
@@ -251,9 +250,9 @@ class Table:
     """Polynomials in s = scale x + offset.
 
     Attributes:
-        cells: How to find a polynomial: by knots, or by bits.
-        scale: Of each polynomial; one if ``None``.
-        offset: Of each polynomial.
+        cells: The knots, or graded cells, by which a polynomial is found.
+        scale: The scale of each polynomial; one if ``None``.
+        offset: The offset of each polynomial.
         powers: The coefficients, by power. shape: (degree + 1, polynomials)
     """
 

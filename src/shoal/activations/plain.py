@@ -1,4 +1,4 @@
-r"""What is known of an activation, by brute force: its function at many points, and nothing else.
+r"""Properties of an activation by brute force, from its function at many points alone.
 
 An activation is a function $\varphi$; everything else follows. Derivatives are difference
 quotients, kinks are places where these differ on both sides, the Lipschitz constant is the largest

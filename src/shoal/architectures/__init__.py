@@ -1,4 +1,4 @@
-"""Network architectures as immutable values that know nothing of what is done with them."""
+"""Network architectures as immutable values, without weights or data."""
 
 from shoal.architectures.base import Architecture, ImplicitArchitecture
 from shoal.architectures.conv_deq import ConvDEQ

@@ -1,4 +1,4 @@
-"""What all architectures have in common."""
+"""The base classes of architectures, and the checks of their fields."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
@@ -80,7 +80,7 @@ class Architecture(ABC):
 
     @property
     def activation_names(self) -> tuple[str, ...]:
-        """What the activation of each cell is called among the fields."""
+        """The field that holds the activation of each cell."""
         names: list[str] = []
         for field in fields(self):
             value = getattr(self, field.name)
@@ -165,7 +165,7 @@ class ImplicitArchitecture(Architecture):
 
         Then $\sqrt{\Lambda_{ii}}$ is the fixed point of a $\sigma_a L$-Lipschitz map (Minkowski),
         and $\Lambda_{ij}$ that of a $\sigma_a^2 L^2$-Lipschitz one (Price). Without the guarantee
-        the kernel may still exist: that of the ReLU DEQ does so for $\sigma_a^2 < 2$.
+        the kernel may still exist: the kernel of the ReLU DEQ exists for $\sigma_a^2 < 2$.
         """
         return self.recurrent_gain < 1
 

@@ -1,4 +1,4 @@
-"""What architectures of images have in common."""
+"""The base classes of architectures for images."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -22,12 +22,12 @@ class ImageArchitecture(Architecture):
     @property
     @abstractmethod
     def padding(self) -> Literal["zeros", "circular"]:
-        """What lies beyond the border."""
+        """The values beyond the border."""
 
     @property
     @abstractmethod
     def pooling(self) -> Literal["sum", "average"] | None:
-        """What the readout sees of each channel: its sum, its mean, or each of its pixels."""
+        """The reduction of each channel before the readout; ``None`` keeps all pixels."""
 
     @property
     @abstractmethod
@@ -82,12 +82,12 @@ class ConvolutionalArchitecture(ImageArchitecture):
 
 
 def padding(name: str, value: object) -> str:
-    """Return what lies beyond the border of an image."""
+    """Return the values beyond the border of an image."""
     return checks.one_of(name, value, ("zeros", "circular"))
 
 
 def pooling(name: str, value: object) -> object:
-    """Return what a readout sees of each channel."""
+    """Return how a readout reduces each channel."""
     if value not in (None, "average"):
         raise ValueError(f"{name} must be None or 'average', got {checks.shown(value)}")
     return value
@@ -105,7 +105,7 @@ def odd(name: str, value: object) -> int:
 def patch_gain(
     sides: tuple[int, ...], size: int, padding: Literal["zeros", "circular"], share: float
 ) -> float:
-    """The spectral radius of sums over patches, of which each pixel counts a share."""
+    """The spectral radius of sums over patches, with a factor for each pixel."""
     if padding == "circular":
         return share * float(size ** len(sides))
     gain = share

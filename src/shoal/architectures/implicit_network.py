@@ -52,7 +52,7 @@ class ImplicitNetwork(ImplicitArchitecture):
         set_checked(self, gamma=scale, bias_variance=variance)
 
     def layers(self, width: int | None = None) -> Layers:  # noqa: ARG002
-        """None: what is injected is not Gaussian, and its kernels have equations of their own."""
+        """Refused: the injected features are not Gaussian; kernels have their own equations."""
         raise TypeError(f"{self!r} is no chain or loop of Gaussian cells")
 
     @property
@@ -62,7 +62,7 @@ class ImplicitNetwork(ImplicitArchitecture):
 
     @property
     def layered(self) -> bool:
-        """False: what is injected is not Gaussian."""
+        """False: the injected features are not Gaussian."""
         return False
 
     @property

@@ -1,11 +1,11 @@
-r"""What networks are made of: cells, in a chain or in a loop.
+r"""The parts of networks: cells, in a chain or in a loop.
 
 A cell makes features $x'$ of features $x$ by one random matrix and one activation,
 
 $$x' = e\,x + \frac{k}{\sqrt m}\,\varphi(W x + b).$$
 
 An explicit network is a chain of cells from its input to its readout. The features of an implicit
-one are the fixed point of a loop of cells, into the first of which the input is injected.
+one are the fixed point of a loop of cells; the input is injected into the first cell.
 """
 
 from collections import Counter
@@ -96,7 +96,7 @@ class Layers:
 
     Attributes:
         cells: From the input to the readout, or once around the loop.
-        readout: The last matrix, of the group ``"readout"``; both kernels are those of the output
+        readout: The last matrix, of the group ``"readout"``; both kernels belong to the output
             with it. ``None`` if it is fixed, with signs of unit variance.
         injection: The weights by which the input enters the first cell of a loop; ``None`` if the
             cells are a chain.
@@ -110,7 +110,7 @@ class Layers:
     gated: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what no kernel is known for."""
+        """Refuse networks without a known kernel."""
         if not checks.instance("cells", self.cells, tuple):
             raise ValueError("cells must have at least one entry, got none")
         for index, cell in enumerate(self.cells):

@@ -90,7 +90,7 @@ class LoopedNetwork(Architecture):
             checks.one_of("normalization", self.normalization, ("rms",))
 
     def layers(self, width: int | None = None) -> Layers:  # noqa: ARG002
-        """None: its iterations share weights, and its kernels have recursions of their own."""
+        """Refused: iterations share weights; kernels have their own recursions."""
         raise TypeError(
             "a LoopedNetwork is no chain or loop of independent cells: it has networks and "
             "kernels, but no centering, design, power series or certificate"
@@ -108,7 +108,7 @@ class LoopedNetwork(Architecture):
 
     @property
     def parameter_groups(self) -> tuple[str, ...]:
-        """The readout, the weights of the iterations, those of the input, and biases if any."""
+        """The readout, the weights of iterations and input, and biases if any."""
         groups = ("readout", "recurrent", "input")
         return (*groups, "bias") if self.bias_variance else groups
 

@@ -190,9 +190,9 @@ def _decided(
             )
         return y.astype(np.float64), [], note
     if count > max(MOST_CLASSES, len(y) // 2):
-        raise damaged(
-            Path(source), f"classes in {label!r}", f"{count} different values in {len(y)} rows"
-        )
+        remedy = "" if y.dtype.kind == "U" else "; task='regression' keeps the numbers"
+        values = f"{count} different values in {len(y)} rows{remedy}"
+        raise damaged(Path(source), f"classes in {label!r}", values)
     note = f"Target {label!r}: {count} classes"
     note += "." if named or task else " (whole numbers; task='regression' keeps the numbers)."
     return indices.astype(np.int64), names, note

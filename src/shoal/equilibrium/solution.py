@@ -160,6 +160,8 @@ class Solution:
         return "\n".join(self._lines(tried)) or "all samples converged"
 
     def _lines(self, tried: Collection[str] | None) -> Iterator[str]:
+        if self.note:
+            yield f"{self.note}."
         for status, count in self.failures.items():
             where = (self.status == status).nonzero()[:, 0]
             named = ", ".join(map(str, where[:_SHOWN].tolist())) + (", ..." * (count > _SHOWN))
@@ -171,8 +173,6 @@ class Solution:
                 f"{int(self.steps[where].max())} steps). What helps, in this order: "
                 f"{remedies(status, tried=tried, rounded=rounded)}."
             )
-        if self.note:
-            yield f"{self.note}."
         if Status.STAGNATED in self.failures and _rounds(self.residual):
             yield (
                 "On this GPU convolutions may be rounded to 10 bits (TF32), so that no residual "

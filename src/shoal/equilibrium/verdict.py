@@ -28,7 +28,7 @@ _STEADY = 0.995  # share of the residual of ten steps before, if it does not fal
 _RUNNING = -1  # the code of a sample that has not ended yet
 PLAIN = {torch.float64: (1e-120, 1e120), torch.float32: (1e-8, 1e12)}  # sizes with plain squares
 _DRIFTS = (
-    "the state grows by a constant each iteration: a residual stream without normalization of the "
+    "The state grows by a constant each iteration: a residual stream without normalization of the "
     "state has no equilibrium; normalize the state, or run a fixed number of iterations"
 )
 

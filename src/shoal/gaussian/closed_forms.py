@@ -44,7 +44,7 @@ def closed_form(phi: Activation) -> ClosedForm | None:
 
 
 def dual_form(phi: Activation) -> ClosedForm | None:
-    """What duals are computed by: the closed form, or that of a broken line."""
+    """The closed form of an activation, or its form as a broken line."""
     known = closed_form(phi)
     return broken_line(phi) if known is None else known
 
@@ -115,8 +115,8 @@ class BrokenLine(ClosedForm):
     def _narrow(self, variance: Tensor) -> Tensor:
         """Whether a Gaussian is narrower than the straight piece about zero.
 
-        Then what the kinks add is small, otherwise what is left of the slopes at the ends: each is
-        computed without differences of larger numbers.
+        Then the kinks add little; otherwise little remains of the slopes at the ends. Both small
+        numbers are computed without differences of larger ones.
         """
         return variance < min(abs(place) for place, _ in self.kinks) ** 2
 

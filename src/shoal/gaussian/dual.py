@@ -16,7 +16,6 @@ from torch import Tensor
 from shoal.activations import Activation
 from shoal.activations.closed_forms import ClosedForm, correlation
 from shoal.activations.names import as_activation
-from shoal.activations.piecewise_polynomial import PiecewisePolynomial
 from shoal.core.caches import cached
 from shoal.core.checks import real
 from shoal.core.exceptions import AccuracyError
@@ -31,15 +30,13 @@ from shoal.numerics import chebyshev_basis
 
 Triple: TypeAlias = tuple[Tensor, Tensor, Tensor]
 
-_FINEST = 1e-13  # what the quadrature guarantees ...
-_TABULATED = 5e-13  # ... and a table
+_FINEST = 1e-13  # smallest tolerance that the quadrature meets ...
+_TABULATED = 5e-13  # ... and that a table meets
 _BLOCK = 1 << 16  # triples that are evaluated together
-_DEGREE = 1024  # of power series, the rest of which ...
-_WIDE = 0.965  # ... is below rounding at cosines up to this: 0.965¹⁰²⁴ is 1e-16
-_ROUNDING = 1e-14  # by which variances that count as one differ
+_DEGREE = 1024  # degree of power series in the cosine
 _ROWS = 1 << 12  # cosines whose powers are formed together
 _FEW = 16  # triples that are integrated one by one, unless there is a table already
-_NUMBERS = 1 << 21  # of series of pairs that are formed together ...
+_NUMBERS = 1 << 21  # largest number of coefficients that are formed together ...
 _MOST = 1 << 23  # ... and that are kept
 
 
@@ -157,9 +154,6 @@ class _Dual(torch.autograd.Function):
         orders: tuple[int, int],
         tolerance: float,
     ) -> Tensor:
-        if c.numel() == 1 and a.device.type == "cpu":
-            value = _evaluate_one(phi, orders, a.item(), b.item(), c.item(), tolerance)
-            return a.new_tensor(value).view(c.shape)
         return _evaluate(phi, *orders, (a, b, c), tolerance=tolerance)
 
     @staticmethod
@@ -185,15 +179,6 @@ class _Dual(torch.autograd.Function):
             slope = _mixed(a, b, c, phi, orders, tolerance) if needed else None
             into.append(None if slope is None else factor * grad * slope)
         return (*into, None, None, None)
-
-
-@cached
-def _evaluate_one(
-    phi: Activation, orders: tuple[int, int], a: float, b: float, c: float, tolerance: float
-) -> float:
-    """$D_{jk}$ at one triple: derivatives of implicit functions ask for the same ones again."""
-    first, second, third = torch.tensor([[a], [b], [c]], dtype=torch.float64)
-    return float(_evaluate(phi, *orders, (first, second, third), tolerance=tolerance))
 
 
 def _evaluate(phi: Activation, j: int, k: int, triple: Triple, *, tolerance: float) -> Tensor:
@@ -246,16 +231,6 @@ def _evaluate_block(phi: Activation, j: int, k: int, triple: Triple, table: Tabl
         cosine, sine = correlation(x, y, z)
         value[known] = table((max(j, k), min(j, k)), x, y, torch.atan2(sine, cosine))
         others &= ~known
-    if j == k < 2 and isinstance(phi, PiecewisePolynomial):
-        size = (a * b).sqrt()
-        wide = others & ((a - b).abs() <= _ROUNDING * size) & (c.abs() <= _WIDE * size)
-        left = wide.clone()
-        while bool(left.any()):  # variances that differ by rounding count as one
-            variance = float(size[left][0])
-            some = left & ((size - variance).abs() <= _ROUNDING * variance)
-            value[some] = in_powers(phi, variance, c[some] / size[some], j)
-            left &= ~some
-        others &= ~wide
     if bool(others.any()):
         value[others] = mixed_dual(phi, j, k, a[others], b[others], c[others])
     return value
@@ -282,7 +257,7 @@ def _mean_squares(phi: Activation, j: int, variance: Tensor) -> Tensor:
         return torch.full_like(variance, math.inf)
     try:
         return derivative_square(phi, j, variance)
-    except AccuracyError:  # a square may grow too fast for what its root is not
+    except AccuracyError:  # the square may grow too fast to be integrated
         return mixed_dual(phi, j, j, variance, variance, variance)
 
 
@@ -294,9 +269,9 @@ class Duals:
 
     Args:
         phi: The activation.
-        variances: All different ones. shape: (v,)
-        places: Which of them both sides of each pair have; sizes of one stand for as many equal
-            ones as there are covariances. shape: (2, ...)
+        variances: The different variances. shape: (v,)
+        places: The numbers of the variances of both sides of each pair; sizes of one are
+            broadcast with the covariances. shape: (2, ...)
     """
 
     def __init__(self, phi: Activation, variances: Tensor, places: Tensor) -> None:
@@ -305,7 +280,7 @@ class Duals:
         self._last: tuple[Tensor, Tensor, Callable[[], Tensor]] | None = None  # a solver's result
 
     def __call__(self, covariance: Tensor) -> tuple[Tensor, Callable[[], Tensor]]:
-        """The dual at some covariances, and what computes that of the derivative."""
+        """The dual at some covariances, and a function that computes the derivative's dual."""
         if self._last is None or not torch.equal(self._last[0], covariance):
             table = self._known if covariance.numel() <= _FEW else self._table
             self._last = covariance, *(self._by_series if table else self._exact)(covariance)

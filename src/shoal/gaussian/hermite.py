@@ -25,7 +25,7 @@ from shoal.gaussian.smoothing import (
 )
 
 _STRETCH = 1.3  # h_k(ξ) p(ξ) is below exp(-ξ²/4), whatever the degree: a wider window
-_MOST = 10**6  # degrees, each of which takes a step
+_MOST = 10**6  # the largest degree
 _BLOCK = 16  # scales that are integrated at a time
 
 

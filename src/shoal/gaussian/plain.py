@@ -15,7 +15,7 @@ from torch import Tensor
 from shoal.activations import Activation
 from shoal.gaussian.moments import Moments
 
-_REACH, _LINE, _PLANE = 12.0, 400_001, 2_001  # of the grids, in standard deviations; points
+_REACH, _LINE, _PLANE = 12.0, 400_001, 2_001  # half-width of the grids; points along them
 
 
 def mean(function: Callable[[Tensor], Tensor], points: int = _LINE) -> Tensor:
@@ -61,7 +61,7 @@ def hermite(phi: Activation, tau: float, order: int) -> Tensor:
 
 
 def dual(phi: Activation, a: float, b: float, c: float, order: int = 0) -> Tensor:
-    r"""$\mathbb{E}[\varphi(u)\varphi(v)]$, or that of derivatives, on a grid in the plane."""
+    r"""$\mathbb{E}[\varphi(u)\varphi(v)]$, or the same for derivatives, on a grid in the plane."""
     slope, rest = c / math.sqrt(a), math.sqrt(b - c**2 / a)
 
     def inner(z: Tensor) -> Tensor:

@@ -14,7 +14,6 @@ different panels; empty ones are dropped before anything is evaluated.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -23,10 +22,8 @@ from torch import Tensor
 from shoal.activations import Activation
 from shoal.activations.consistency import innermost
 from shoal.activations.panels import ORDER, REMEDY, breaks, edges, gauss_legendre, jump, reach
-from shoal.core.caches import cached
 from shoal.core.exceptions import AccuracyError
 from shoal.core.settings import in_standard_settings
-from shoal.gaussian.octaves import at_octaves, octave_series, stacked
 
 _BLOCK = 256  # rows that are integrated at a time
 TINY = 1e-75  # stands in for a standard deviation of zero
@@ -71,13 +68,9 @@ class _Smoothed(torch.autograd.Function):
         shape, mean, variance = mean.shape, mean.reshape(-1), variance.reshape(-1)
         if bool(mean.any()):
             return _integral(phi, mean, variance, order, first_jump).view(shape)
-        moments = partial(_moments, phi, order, first_jump)
-        stack = partial(smoothed_stack, phi, order, first_jump)
-        total = at_octaves(stack, moments, variance)
-        if total is None:  # pairs of inputs ask for the same moments many times
-            some, inverse = variance.unique(return_inverse=True)
-            total = moments(some)[inverse]
-        return total.view(shape)
+        some, inverse = variance.unique(return_inverse=True)  # pairs of inputs share moments
+        total = _integral(phi, torch.zeros_like(some), some, order, first_jump)
+        return total[inverse].view(shape)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
@@ -100,25 +93,6 @@ class _Smoothed(torch.autograd.Function):
             bend = smoothed(phi, mean, variance, order=order + 2, first_jump=first_jump)
             into[1] = grad * bend / 2
         return (*into, None, None, None)
-
-
-@cached
-def _series(phi: Activation, order: int, first_jump: int, exponent: int) -> Tensor | None:
-    """The series of moments on an octave of the variance, kept: all weights share it."""
-    return octave_series(partial(_moments, phi, order, first_jump), torch.abs, exponent)
-
-
-@cached
-def smoothed_stack(
-    phi: Activation, order: int, first_jump: int, octaves: tuple[int, ...]
-) -> Tensor | None:
-    """The series of moments on some octaves of the variance, see :func:`stacked`."""
-    return stacked(partial(_series, phi, order, first_jump), octaves)
-
-
-def _moments(phi: Activation, order: int, first_jump: int, variance: Tensor) -> Tensor:
-    """The integrals about zero."""
-    return _integral(phi, torch.zeros_like(variance), variance, order, first_jump)
 
 
 def _integral(

@@ -2,8 +2,8 @@ r"""Duals at any variances of a range and at any angles, by one series of three 
 
 Duals of analytic activations, or of those that are analytic on both sides of zero, are analytic in
 the standard deviations, $\log\sqrt a$ far from zero, and in $\theta$, up to $\theta = 0$ and $\pi$.
-One table serves all pairs of variances in its range, such as those of the pixels of images, or
-those that an optimizer tries. Its values are divided by the roots of the mean squares, roughly,
+One table serves all pairs of variances in its range: of pixels of images, or of the steps of an
+optimizer. Its values are divided by the roots of the mean squares, roughly,
 since these have zeros off the real axis, next to which series decay slowly.
 """
 
@@ -25,16 +25,16 @@ from shoal.numerics import chebyshev_basis, chebyshev_nodes, coefficients_from_v
 Span: TypeAlias = tuple[int, int]
 
 _SMALLEST, _LARGEST = -40, 48
-_SHIFT = 0.25  # of standard deviations, below which duals are no functions of their logarithms
-_SIZES = 6  # degree of the logarithms of what values are divided by
-_ACROSS = (24, 48, 96)  # degrees in the variances ...
+_SHIFT = 0.25  # added to standard deviations: duals depend on the logarithm of large ones
+_SIZES = 6  # degree of the logarithms of the divisors of values
+_ACROSS = (24, 32, 48, 64, 96)  # degrees in the variances ...
 _AROUND = (64, 128, 256, 512)  # ... and in the angle that are tried
-_DECAYED = 0.85  # share of the degree that may be needed, so that the rest is seen to be nothing
-_NEGLIGIBLE = 2e-14  # what is left out of a line
-_ROUNDING = 8e-15  # of a coefficient
+_DECAYED = 0.92  # share of the coefficients after which the last ones are negligible
+_NEGLIGIBLE = 2e-14  # largest sum of coefficients that are left out
+_ROUNDING = 8e-15  # rounding error of a coefficient
 _ERROR = 2e-13  # largest, relative to the root of both mean squares
-_CHECKS = 5
-_SHARED = 4  # pairs of a variance from which on they are grouped
+_CHECKS = 5  # variances and angles, off the grid, at which a table is verified
+_SHARED = 4  # pairs for each variance from which on they are grouped
 _LAYER = 2.0  # width of the layers at the ends of the angle, times the largest standard deviation
 _BISECTIONS = 60
 _BLOCK = 1 << 13  # points that are evaluated together: their products stay in the cache
@@ -74,7 +74,7 @@ class Table:
     Attributes:
         orders: The orders $(j, k)$.
         span: The range of $\log_2$ of the variances.
-        width: That of the layers at the ends of the angle.
+        width: Width of the layers at the ends of the angle.
         sizes: Series of the logarithms of about the roots of mean squares, by derivative.
         sides: For both sides, functions of a variance, by order. shapes: (rank, terms)
         cores: Coefficients of their products, by order. shapes: (rank, rank, angular terms)
@@ -175,14 +175,9 @@ def _variances(t: Tensor) -> Tensor:
 
 def _fitted(phi: Activation, orders: Orders, span: Span) -> Table:
     few = torch.tensor([0.0, 0.1, math.pi / 2], dtype=torch.float64)
-    ends = torch.tensor(span, dtype=torch.float64).exp2()
-    width = min(_LAYER, _LAYER / math.sqrt(float(ends[1])))
+    width = min(_LAYER, _LAYER / 2.0 ** (span[1] / 2))
     rough = grid(phi, orders, _variances(chebyshev_nodes(_SIZES, *_ends(span))), few[:1])[1]
     known = {order: coefficients_from_values(size.log()) for order, size in rough.items()}
-
-    def around(degree: int) -> Tensor:
-        values, _ = grid(phi, orders, ends, _nodes(degree, width))
-        return coefficients_from_values(_unfolded(values))
 
     def scaled(degree: int, angles: Tensor) -> Tensor:
         values, sizes = grid(phi, orders, _variances(chebyshev_nodes(degree, *_ends(span))), angles)
@@ -191,12 +186,11 @@ def _fitted(phi: Activation, orders: Orders, span: Span) -> Table:
         values *= torch.stack([torch.outer(ratios[j], ratios[k]) for j, k in orders])[..., None]
         return values
 
-    def across(degree: int) -> Tensor:
-        return coefficients_from_values(scaled(degree, few).movedim(2, -1))
-
-    angles = _nodes(_degree(around, _AROUND), width)
-    series = _unfolded(scaled(_degree(across, _ACROSS), angles))
-    for dim in (1, 2, 3):
+    across = next((degree for degree in _ACROSS if _decays(scaled(degree, few).mT)), None)
+    if across is None:
+        raise AccuracyError("a table of duals has no series in the variances")
+    series = _around(lambda angles: scaled(across, angles), width)
+    for dim in (1, 2):
         series = coefficients_from_values(series, dim)
     sides, cores = zip(*map(_compressed, series), strict=True)
     made = Table(orders, span, width, known, sides, cores)
@@ -204,20 +198,24 @@ def _fitted(phi: Activation, orders: Orders, span: Span) -> Table:
     return made
 
 
-def _unfolded(values: Tensor) -> Tensor:
-    """Values at all nodes, given those at the nodes up to π/2 and at their supplements."""
-    return torch.cat([values[0], values[1][..., :-1].flip(-1)], -1)
+def _around(function: Callable[[Tensor], Tensor], width: float) -> Tensor:
+    """The series in the angle of values at angles up to π/2 and at their supplements."""
+    values = function(_nodes(_AROUND[0], width))
+    for degree in _AROUND:
+        line = torch.cat([values[0], values[1][..., :-1].flip(-1)], -1)
+        if _decays(line):
+            return coefficients_from_values(line)
+        between = function(_nodes(2 * degree, width)[1::2])
+        pairs = torch.stack([values[..., :-1], between], -1).flatten(-2)
+        values = torch.cat([pairs, values[..., -1:]], -1)
+    raise AccuracyError("a table of duals has no series in the angle")
 
 
-def _degree(series: Callable[[int], Tensor], degrees: tuple[int, ...]) -> int:
-    """The even degree that lines need."""
-    for degree in degrees:
-        size = series(degree).abs().flatten(0, -2).amax(0)
-        size = size.where(size > _ROUNDING, 0.0)
-        needed = int((size.flip(0).cumsum(0).flip(0) > _NEGLIGIBLE).sum())
-        if needed <= _DECAYED * degree:
-            return 2 * math.ceil(needed / 2) + 2
-    raise AccuracyError("the lines of a table of duals do not converge")
+def _decays(values: Tensor) -> bool:
+    """Whether the last coefficients of lines are negligible, given values at the nodes."""
+    size = coefficients_from_values(values).abs().flatten(0, -2).amax(0)
+    last = size[math.ceil(_DECAYED * len(size)) :]
+    return bool((last.where(last > _ROUNDING, 0.0).sum() <= _NEGLIGIBLE).all())
 
 
 def _compressed(coefficients: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor]:
@@ -255,7 +253,7 @@ def unit(angle: Tensor, width: float) -> Tensor:
 
     Args:
         angle: The angles.
-        width: That of the layers at the ends which are resolved.
+        width: Width of the layers at both ends.
     """
     stretched = (angle / width).asinh() - ((math.pi - angle) / width).asinh()
     return (stretched / math.asinh(math.pi / width)).clamp(-1.0, 1.0)

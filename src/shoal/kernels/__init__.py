@@ -3,9 +3,8 @@
 from shoal.kernels import implicit_network, looped_network  # noqa: F401  (they register theirs)
 from shoal.kernels.arguments import Kernels
 from shoal.kernels.function import KernelFunction, kernel_function
-from shoal.kernels.matrix import kernel
+from shoal.kernels.matrix import kernel, pair_eigenvalue
 from shoal.kernels.operator import KernelOperator, KernelOperators, kernel_operator
-from shoal.kernels.separation import pair_eigenvalue
 
 __all__ = [
     "KernelFunction",

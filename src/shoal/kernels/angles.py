@@ -38,10 +38,7 @@ from shoal.kernels.recursions import Loop, OfVectors, Pushed, Scalar
 from shoal.numerics import Chebyshev, fit
 
 _TOLERANCE = 4e-13
-_FIRST, _LAST = 32, 4096  # degrees of the series
-_CHECKS = 32  # angles, off the grid, at which the error is measured
 _ODD = 1e-14  # an even (or odd) part whose mean square is relatively smaller is rounding
-_NODES = 32  # of the means, besides those that the degree of the series needs
 _BLOCK = 1 << 20  # numbers of a mean that are formed together
 
 
@@ -98,7 +95,7 @@ class Section:
 
     def _mean(self, angle: Tensor, *, mirrored: bool = False) -> Tensor:
         r"""$\int_0^\theta E(s) \sin s\,ds / (1 - \cos\theta)$, also at zero; or with E(π - s)."""
-        nodes, weights = gauss_legendre(_NODES + self.slope.degree // 2)
+        nodes, weights = gauss_legendre(32 + self.slope.degree // 2)
         share = (1 + nodes) / 2
         parts = []
         for some in angle.reshape(-1).split(max(1, _BLOCK // len(nodes))):
@@ -177,9 +174,9 @@ def _fit(function: Callable[[Tensor], Tensor], size: float) -> Chebyshev:
         function,
         (0.0, math.pi),
         tolerance=_TOLERANCE * size,
-        max_degree=_LAST,
-        first_degree=_FIRST,
-        check_points=_CHECKS,
+        max_degree=4096,
+        first_degree=32,
+        check_points=32,
     )
 
 
@@ -201,7 +198,7 @@ class Angles(OfVectors):
     """The calculus of inputs of one norm at some angles; nothing is differentiable.
 
     Attributes:
-        squared_norm: That of all inputs.
+        squared_norm: The squared norm of all inputs.
         half: The angles.
     """
 

@@ -1,4 +1,4 @@
-"""What goes into a computation of kernels, and comes out: checked inputs, limits, arrays."""
+"""Arguments and results of kernel computations: checked inputs, limits, arrays."""
 
 import math
 import os
@@ -18,11 +18,10 @@ from shoal.core.checks import float_tensor, integer, known_tensor
 
 _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
-_WORK = 64 * 2**20  # bytes that a block takes by default on a CPU
-_WORK_ELSEWHERE = 4 * 2**30  # and on a GPU, unless that is an eighth of what is free
+_WORK = 64 * 2**20, 4 * 2**30  # bytes of a block by default, on a CPU and at most on a GPU
 
 CLOSE = 1e-4  # 1 - |cos θ| below which a product of directions has lost the angle
-_PAIRS = 4096  # pairs whose differences are formed together
+PAIRS = 4096  # pairs that are solved together, and by the CPU for a GPU
 
 
 class Kernels(NamedTuple):
@@ -41,7 +40,7 @@ class Work(NamedTuple):
     """How a matrix is computed.
 
     Attributes:
-        memory: Most bytes for what is not a result; ``None`` for what suits the device.
+        memory: Bytes for intermediate results; ``None`` for a default of the device.
         on_progress: Called with the share that is done.
     """
 
@@ -72,17 +71,30 @@ class Inputs:
         return norm
 
     @cached_property
+    def range(self) -> tuple[float, float, bool]:
+        """The least norm above zero, the largest norm, and whether some are zero."""
+        positive = self.norm > 0
+        least = torch.where(positive, self.norm, math.inf).min()
+        low, high, all_positive = torch.stack([least, self.norm.max(), positive.all()]).tolist()
+        return low, high, not all_positive
+
+    @cached_property
     def unit(self) -> Tensor:
         """Directions in the dtype of the points. shape: (n, p)."""
         norm = self.norm.to(self.points.dtype)
         return self.points / torch.where(norm > 0, norm, 1.0)[:, None]
 
 
+def on_host(*tensors: Tensor) -> list[Tensor]:
+    """Tensors on the CPU, if they are small: a GPU would wait for each step of an equation."""
+    return [t.cpu() if t.numel() <= PAIRS else t for t in tensors]
+
+
 def pair_angles(left: Inputs, right: Inputs, i: Tensor, j: Tensor, cosine: Tensor) -> Tensor:
     """Angles of single pairs in float64, near 0 and π from the distance of the directions."""
     angle = cosine.double().clamp(-1.0, 1.0).acos()
     close = (cosine.abs() > 1 - CLOSE).nonzero()[:, 0]
-    for some in close.split(_PAIRS):
+    for some in close.split(PAIRS):
         first, second = (
             s.points[k[some]].double() / s.norm[k[some], None].clamp(min=1e-300)
             for s, k in ((left, i), (right, j))
@@ -97,7 +109,7 @@ def pair_angles(left: Inputs, right: Inputs, i: Tensor, j: Tensor, cosine: Tenso
 def checked_inputs(
     x1: object, x2: object | None, *, diag: bool = False
 ) -> tuple[Tensor, Tensor | None]:
-    """Return the inputs of rows and columns, or say what is wrong with them."""
+    """Return the inputs of rows and columns, checked."""
     first = checked_samples("x1", x1, empty=True)
     if x2 is None:
         return first, None
@@ -125,7 +137,7 @@ def checked_images(
     diag: bool = False,
     empty: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """Inputs that are images an architecture takes, or an error that says what is wrong."""
+    """Return the images of rows and columns, checked."""
     first = checked_image_samples("x1", x1, architecture, empty=empty)
     if x2 is None:
         return first, None
@@ -152,7 +164,7 @@ def _check_partners(first: Tensor, second: Tensor, rows: int, columns: int, *, d
 def checked_image_samples(
     name: str, x: object, architecture: ImageArchitecture, *, empty: bool = False
 ) -> Tensor:
-    """Return images of shape (samples, channels, pixels...), or say what is wrong with them."""
+    """Return images of shape (samples, channels, pixels...), checked."""
     tensor = _floats(name, x, empty=empty)
     if not 3 <= tensor.dim() <= 5:
         raise ValueError(
@@ -164,7 +176,7 @@ def checked_image_samples(
 
 
 def checked_samples(name: str, x: object, *, batches: bool = True, empty: bool = False) -> Tensor:
-    """Return inputs of shape (..., samples, features), or say what is wrong with them."""
+    """Return inputs of shape (..., samples, features), checked."""
     tensor = _floats(name, x, empty=empty)
     if tensor.dim() < 2 or (tensor.dim() > 2 and not batches):
         raise ValueError(f"{name} must have shape (samples, features), got {tuple(tensor.shape)}")
@@ -197,12 +209,12 @@ def memory_limit(memory: int | str | None) -> int | None:
 
 
 def work_space(limit: int | None, device: torch.device) -> int:
-    """The bytes that a block of a matrix may take: the limit, or what suits the device."""
+    """The bytes that a block of a matrix may take: the limit, or a default of the device."""
     if limit is not None:
         return limit
     if device.type != "cuda":
-        return _WORK
-    return min(_WORK_ELSEWHERE, torch.cuda.mem_get_info(device)[0] // 8)
+        return _WORK[0]
+    return min(_WORK[1], torch.cuda.mem_get_info(device)[0] // 8)
 
 
 def check_memory(limit: int | None, least: int) -> None:

@@ -3,6 +3,7 @@ r"""Blocks of kernel matrices: how a surface is evaluated on them, by torch or b
 Entries are $K_{ij} = \sum_k (s_i f(u_i))^T C_k (s_j f(v_j))\, T_k(\theta_{ij})$ with a small
 matrix $C_k$ for every term: a Chebyshev series whose coefficients are products of thin matrices.
 Clenshaw's recursion sums it in place, a tile of the block at a time, which stays in the cache.
+Where norms are but factors, Horner's rule does in half the passes.
 
 A back end is a subclass of :class:`Blocks` and a line in :func:`backend_for`.
 
@@ -10,16 +11,18 @@ Matrices are computed in strips of rows, within a limit of memory.
 """
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from math import ceil
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from shoal.kernels.surface import Surface
+from shoal.core.caches import cached
+from shoal.kernels.surface import ANGULAR_TOLERANCE, TOLERANCE, Span, Surface, shortened, to_unit
+from shoal.numerics import chebyshev_basis, chebyshev_nodes
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -27,7 +30,9 @@ Pair = tuple[Tensor, Tensor]  # of the CK and the NTK
 Some = tuple[Tensor | None, ...]  # of both or of one of them
 
 _TILE = (64, 2048)  # rows and columns whose work space stays in the cache of a core
-_ROUNDS = 8  # in which strips of a symmetric matrix, which get smaller, are assigned, at least
+_SMALL = 0.5  # angles from 0 and π, up to which series in the cosine are long
+_LONGER = 12  # terms of all functions of a norm that cost no more than an arc cosine
+_GROWTH = 4.0  # of the coefficients, up to which series are summed as powers
 
 
 class Directions(Protocol):
@@ -73,8 +78,71 @@ class Block(NamedTuple):
     cosine: Tensor
 
 
+class Series(NamedTuple):
+    """A surface in the form in which it is summed on blocks.
+
+    Attributes:
+        of_angle: Whether its series are in the angle; otherwise they are in the cosine.
+        powers: Whether they are sums of powers; otherwise they are Chebyshev series.
+        span: The range of that variable, which is scaled to [-1, 1].
+        core: The coefficients. shape: (2, rank, rank, terms)
+        lengths: The number of terms that matter for each function of a column's norm.
+    """
+
+    of_angle: bool
+    powers: bool
+    span: Span
+    core: Tensor
+    lengths: Tensor
+
+
+@cached
+def series_of(surface: Surface, dtype: torch.dtype) -> Series:
+    """The cheapest form of a surface that is as exact."""
+    cut = (ANGULAR_TOLERANCE if surface.norms is None else TOLERANCE)[dtype] / 5
+    core, (low, high) = _in_cosines(surface, cut), surface.angles
+    of_angle = core is None
+    core, span = (
+        (surface.coefficients, (low, high))
+        if core is None
+        else (core, (math.cos(high), math.cos(low)))
+    )
+    most = surface.basis.abs().sum(1)  # of the functions of a norm
+    size = torch.einsum("r,qrsk,s->sqk", most, core.abs(), most).amax(1)
+    lengths = (size.flip(1).cumsum(1).flip(1) > cut / 2 / surface.rank).sum(1)
+    terms = max(1, int(lengths.max()))  # a kernel may be zero
+    core = core[..., :terms] * (torch.arange(terms) < lengths[:, None])
+    powers = core @ _power_basis(terms)
+    stable = bool(powers.abs().sum() <= _GROWTH * core.abs().sum())
+    return Series(of_angle, stable, span, powers if stable else core, lengths)
+
+
+def _in_cosines(surface: Surface, tolerance: float) -> Tensor | None:
+    """Coefficients of series in the cosines instead; ``None`` if these are longer.
+
+    Next to 0 and π kernels are series in the angle, and the cosine depends on its square.
+    """
+    low, high = surface.angles
+    if low < _SMALL or high > math.pi - _SMALL:
+        return None
+    terms = surface.coefficients.shape[-1]
+    nodes = chebyshev_nodes(2 * terms + _LONGER, math.cos(high), math.cos(low)).acos()
+    basis = chebyshev_basis(to_unit(nodes, surface.angles), terms - 1)
+    found, _ = shortened(surface.coefficients @ basis, tolerance)
+    return found if surface.rank * (found.shape[-1] - terms) <= _LONGER else None
+
+
+@cached
+def _power_basis(terms: int) -> Tensor:
+    """Coefficients of powers in Chebyshev polynomials. shape: (terms, terms)."""
+    basis = torch.eye(terms, dtype=torch.float64)
+    for k in range(2, terms):
+        basis[k] = 2 * basis[k - 1].roll(1) - basis[k - 2]
+    return basis
+
+
 class EvaluatedBlock(NamedTuple):
-    """What is known of a block that has been evaluated.
+    """The outcome of an evaluation.
 
     Attributes:
         beyond: Returns whether some cosines are outside the range of the surface.
@@ -95,7 +163,7 @@ class Blocks:
     takes_threads = True
 
     def directions(self, unit: Tensor) -> Directions:
-        """Unit vectors in the form of which cosines are made. shape: (n, p)."""
+        """Unit vectors in the form that :meth:`cosines` takes. shape: (n, p)."""
         return unit
 
     def cosines(self, left: Any, right: Any) -> Tensor:
@@ -108,26 +176,36 @@ class Blocks:
 
         Args:
             block: The block.
-            out: Where they go.
-            mirrored: Of a symmetric matrix, where the same goes transposed: a back end may write
-                what is above the diagonal there too.
+            out: The results.
+            mirrored: The transposed part of a symmetric matrix, into which a back end may write the
+                entries above the diagonal, too.
         """
         surface, rows, columns, cosine = block
-        low, high = surface.angles
-        series = torch.einsum("qnr,qrsk->qkns", rows.scaled, surface.coefficients.to(cosine))
-        weights = columns.scaled.mT.contiguous()
+        form = series_of(surface, cosine.dtype)
+        (low, high), core = form.span, form.core.to(cosine)
+        left, right = rows.scaled, columns.scaled.mT.contiguous()
+        alone = form.powers and surface.rank == 1
+        series = core[:, 0, 0] if alone else torch.einsum("qnr,qrsk->qkns", left, core)
         for i, j in _tiles(cosine):
-            place = cosine[i, j].clamp(-1.0, 1.0).acos_().sub_((low + high) / 2)
-            place.mul_(4 / (high - low)).clamp_(-2.0, 2.0)
+            place = cosine[i, j]
+            if form.of_angle:
+                place = place.clamp(-1.0, 1.0).acos_()
+            place = (place - (low + high) / 2).mul_(2 / (high - low)).clamp_(-1.0, 1.0)
             for q, matrix in enumerate(out):
-                if matrix is not None:
-                    _clenshaw(series[q][:, i], weights[q][:, j], place, matrix[i, j])
+                if matrix is None:
+                    continue
+                if alone:
+                    total = _horner(series[q], place).mul_(left[q, i])
+                    torch.mul(total, right[q, :, j], out=matrix[i, j])
+                else:
+                    factors = series[q][:, i], right[q][:, j]
+                    (_powers if form.powers else _clenshaw)(*factors, place, matrix[i, j])
         least, most = torch.aminmax(cosine)
         seen = float(least), float(most)
         return EvaluatedBlock(lambda: not surface.covers(seen))
 
     def mirror(self, matrix: Tensor, rows: slice) -> None:
-        """Copy what a strip of rows of a square matrix has above the diagonal to below it."""
+        """Copy the part of a strip of rows above the diagonal to below it."""
         block = matrix[rows, rows]
         block.copy_(block.triu() + block.triu(1).T)
         matrix[rows.stop :, rows] = matrix[rows, rows.stop :].T
@@ -163,21 +241,38 @@ def _tiles(block: Tensor) -> list[tuple[slice, slice]]:
     ]
 
 
-def _clenshaw(rows: Tensor, columns: Tensor, twice: Tensor, out: Tensor) -> None:
+def _horner(coefficients: Tensor, place: Tensor) -> Tensor:
+    """A sum of powers."""
+    *others, last = coefficients.unbind()
+    total = torch.full_like(place, float(last))
+    for coefficient in reversed(others):
+        torch.addcmul(coefficient, total, place, out=total)
+    return total
+
+
+def _clenshaw(rows: Tensor, columns: Tensor, place: Tensor, out: Tensor) -> None:
     """Write a Chebyshev series whose coefficients are products of thin matrices.
 
     Args:
         rows: Their left factors. shape: (terms, n, rank)
         columns: Their right factor. shape: (rank, m)
-        twice: Twice the places in [-1, 1]. shape: (n, m)
-        out: Where the sums go. shape: (n, m)
+        place: The places in [-1, 1]. shape: (n, m)
+        out: The sums. shape: (n, m)
     """
-    last, before = torch.zeros_like(twice), torch.zeros_like(twice)
+    last, before = torch.zeros_like(place), torch.zeros_like(place)
     for factor in reversed(rows[1:].unbind()):
-        before.addmm_(factor, columns, beta=-1).addcmul_(twice, last)
+        before.addmm_(factor, columns, beta=-1).addcmul_(place, last, value=2)
         last, before = before, last
     torch.addmm(before, rows[0], columns, beta=-1, out=out)
-    out.addcmul_(twice, last, value=0.5)
+    out.addcmul_(place, last)
+
+
+def _powers(rows: Tensor, columns: Tensor, place: Tensor, out: Tensor) -> None:
+    """Write a sum of powers, like :func:`_clenshaw`."""
+    total = torch.zeros_like(place)
+    for factor in reversed(rows[1:].unbind()):
+        total.addmm_(factor, columns).mul_(place)
+    torch.addmm(total, rows[0], columns, out=out)
 
 
 class Strip(NamedTuple):
@@ -202,7 +297,7 @@ class Strip(NamedTuple):
 
 
 def strips(shape: tuple[int, int], step: int, *, symmetric: bool) -> Iterator[Strip]:
-    """Strips of so many rows; of a symmetric matrix what is above the diagonal, and it.
+    """Strips of so many rows; in a symmetric matrix they begin at the diagonal.
 
     Example:
         >>> [strip.shape for strip in strips((3, 3), 2, symmetric=True)]
@@ -217,8 +312,8 @@ def strips(shape: tuple[int, int], step: int, *, symmetric: bool) -> Iterator[St
 
 def rows_per_process(rows: int, num_processes: int, *, symmetric: bool) -> int:
     """Most rows of a strip with which all of so many processes get about as many entries."""
-    parts = num_processes * (_ROUNDS if symmetric else 1)
-    return rows if num_processes == 1 else max(1, ceil(rows / parts))
+    parts = num_processes * (8 if symmetric else 1)  # strips get smaller
+    return rows if num_processes == 1 else max(1, math.ceil(rows / parts))
 
 
 def assign_strips(parts: Iterable[Strip], num_processes: int) -> list[int]:

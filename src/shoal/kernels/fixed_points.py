@@ -5,9 +5,9 @@ one equation per input; then covariances, $\Lambda_{ij} = \sigma_a^2 D_\varphi(\
 \Lambda_{jj}, \Lambda_{ij}) + \sigma_b^2 c$, one equation per pair, independent of all others. Each
 is solved by Newton's method, whose derivative Price's theorem gives, and then differentiated
 implicitly: two more Newton steps from the solution, recorded by autograd, have its derivatives
-up to third order. Those of the first order pass through the right-hand side of the last step alone.
-Covariances of pixels are solved together, as a field: what one turn of the loop makes of a small
-change is then a linear map of fields, and all turns a series of its powers.
+up to third order. First derivatives pass through the right-hand side of the last step alone.
+Covariances of pixels are solved together, as a field: an iteration of the loop maps small changes
+linearly, and all iterations are a series of powers of this map.
 """
 
 from collections.abc import Callable
@@ -19,14 +19,10 @@ from torch import Tensor
 from shoal.core.exceptions import ConvergenceError
 
 _MOST_STEPS = 200
-_NEGLIGIBLE = 1e-17  # of a sum
-_INEXACT = 1e-5  # of one that is a step of Newton's method for a field
 _ROUNDING = 1e-15  # relative residual at which an equation counts as solved
-_DIVERGED = 1e12  # growth, relative to what is injected, after which nothing converges any more
-_LOOKS = 8  # places on the way to a solution at which another one is looked for ...
-_HALVINGS = 60  # ... and how it is found
-_MOST_TURNS = 20_000  # of a series of powers
-_SLOW = 64  # turns after which it is worth while to see what is slow
+_DIVERGED = 1e12  # growth, relative to the injection, after which nothing converges any more
+_LOOKS = 8  # places on the way to a solution where another one is looked for
+_MOST_TURNS = 20_000  # terms of a series of powers
 _STALLED = 1e-12  # relative residual up to which rounding may have stopped the progress
 
 Equation = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -34,7 +30,7 @@ Equation = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 def geometric(ratio: Tensor) -> Tensor:
-    """$1/(1 - r)$, the sum of all powers of what one turn of a loop multiplies changes by."""
+    """$1/(1 - r)$, the sum of all powers of the factor $r$ of an iteration of a loop."""
     largest = float(ratio.detach().max())
     if not largest < 1:
         raise ConvergenceError(
@@ -44,13 +40,11 @@ def geometric(ratio: Tensor) -> Tensor:
     return 1 / (1 - ratio)
 
 
-def all_turns(
-    first: Tensor, turn: Callable[[Tensor], Tensor], negligible: float = _NEGLIGIBLE
-) -> Tensor:
-    """The sum of a field, of what a linear map makes of it, of that, and so on.
+def all_turns(first: Tensor, turn: Callable[[Tensor], Tensor], negligible: float = 1e-17) -> Tensor:
+    """The sum of all powers of a linear map, applied to fields.
 
     Args:
-        first: The fields, each of which has a size of its own. shape: (n, ...)
+        first: The fields, each with its own size. shape: (n, ...)
         turn: The map.
         negligible: The share of the sum below which a term is the last.
     """
@@ -60,7 +54,7 @@ def all_turns(
         total = total + term
         if bool((_largest(term) <= negligible * _largest(total)).all()):
             return total
-        if count % _SLOW == 0:
+        if count % 64 == 0:
             total, term = _ahead(total, term, turn(term))
     raise ConvergenceError(
         "the kernel may not exist: what a turn of the loop adds to it does not decrease. It surely "
@@ -122,7 +116,7 @@ def solve_field(
     one that this reaches.
 
     Args:
-        equation: The right-hand side, and by what it multiplies a change before patches add up.
+        equation: The right-hand side, and its factor of changes before patches add up.
         start: Where to start. shape: (n, ...) for n fields
         size: How large numbers are whose rounding matters in each field. shape: (n,)
         patches: Sums over patches, a symmetric map.
@@ -157,7 +151,7 @@ def _solved_field(
             break
         best = torch.minimum(best, error)
         if unique:
-            residual = all_turns(residual, _turn(slope, patches), _INEXACT)
+            residual = all_turns(residual, _turn(slope, patches), 1e-5)
         guess = guess + residual
     raise ConvergenceError(
         _unreached("covariance of pixels", float(error.max()))
@@ -269,7 +263,7 @@ def _first(equation: Equation, start: Tensor, solution: Tensor, size: Tensor, na
             "recurrent_variance times the squared Lipschitz constant of the activation is below 1"
         )
     before, after = share - 1 / _LOOKS, share
-    for _ in range(_HALVINGS if bool((share < 1).any()) else 0):
+    for _ in range(60 if bool((share < 1).any()) else 0):
         middle = (before + after) / 2
         back = ahead(middle) < 0
         before, after = torch.where(back, before, middle), torch.where(back, middle, after)
@@ -278,7 +272,7 @@ def _first(equation: Equation, start: Tensor, solution: Tensor, size: Tensor, na
 
 def _converged(equation: Equation, start: Tensor, size: Tensor, name: str) -> Tensor:
     guess, best = start, torch.full_like(start, torch.inf)
-    below, above = -best, best  # what is known to lie on either side of a solution
+    below, above = -best, best  # bounds of a solution
     for _ in range(_MOST_STEPS):
         value, slope = equation(guess)
         scale = torch.maximum(size, guess.abs())

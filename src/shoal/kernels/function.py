@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from shoal.kernels.images.function import ImageKernels
     from shoal.kernels.plan import Plan
 
-_MOST_ORDERS = 3  # derivatives that two Newton steps at a solution carry
-
 
 @singledispatch
 def kernels_in(
@@ -63,7 +61,7 @@ class KernelFunction:
     inputs of one norm, and of any norms if the activations are positively homogeneous.
 
     Attributes:
-        architecture: Whose kernel it is.
+        architecture: The network.
         trainable: The groups of parameters that the NTK counts.
         width: The width, where the NTK depends on it.
         variances: Tensors that stand for variances of the architecture, which has their values.
@@ -130,17 +128,17 @@ class KernelFunction:
         return self._in(lambda wanted: Own(a, wanted), a)
 
     def in_precision(self, dtype: torch.dtype) -> "KernelFunction":  # noqa: ARG002
-        """The same kernels: those of vectors are as exact as their inputs."""
+        """The same kernels: kernels of vectors are as exact as their inputs."""
         return self
 
     def checked(
         self, x1: object, x2: object | None = None, *, diag: bool = False
     ) -> tuple[Tensor, Tensor | None]:
-        """The inputs of rows and columns, or an error that says what is wrong with them."""
+        """The inputs of rows and columns, checked."""
         return checked_inputs(x1, x2, diag=diag)
 
     def samples(self, name: str, x: object) -> Tensor:
-        """Inputs without batches, at least one, or an error that says what is wrong with them."""
+        """Inputs without batches, at least one, checked."""
         return checked_samples(name, x, batches=False)
 
     def plan(self, first: Tensor, second: Tensor | None, memory: int | None = None) -> "Plan":  # noqa: ARG002
@@ -262,7 +260,7 @@ def chosen_kernels(
 
 
 def check_width(architecture: Architecture, width: int | None) -> int | None:
-    """Return the width, or say why it is none or has no meaning."""
+    """Return the width, checked."""
     if width is None:
         return None
     width = integer("width", width, at_least=1)
@@ -274,7 +272,7 @@ def check_width(architecture: Architecture, width: int | None) -> int | None:
 def checked_variances(
     architecture: Architecture, variances: Mapping[str, Tensor] | None
 ) -> tuple[tuple[str, Tensor], ...]:
-    """Return names and scalar tensors, or say what is wrong with them."""
+    """Return names and scalar tensors, checked."""
     if variances is None:
         return ()
     if not isinstance(variances, Mapping):
@@ -310,10 +308,8 @@ def _checked_orders(
     if not isinstance(orders, tuple) or len(orders) != 3:
         raise ValueError(f"orders must be three integers, for a, b and c, got {orders!r}")
     i, j, k = (integer("orders", order, at_least=0) for order in orders)
-    if isinstance(architecture, ImplicitArchitecture) and i + j + k > _MOST_ORDERS:
-        raise ValueError(
-            f"orders must sum to at most {_MOST_ORDERS} for implicit architectures, got {orders}"
-        )
+    if isinstance(architecture, ImplicitArchitecture) and i + j + k > 3:  # two Newton steps carry
+        raise ValueError(f"orders must sum to at most 3 for implicit architectures, got {orders}")
     return i, j, k
 
 

@@ -52,7 +52,7 @@ def differentiable(
         run: How they are computed without.
         function: The kernels; tensors stand for some variances.
         first: The inputs of the rows.
-        second: Those of the columns; ``None`` if they are the same.
+        second: The inputs of the columns; ``None`` if they are the same.
 
     Example:
         >>> import torch, shoal
@@ -83,7 +83,7 @@ def variance_tangents(
     Args:
         function: The kernels.
         x: The inputs. shape: (n, p)
-        names: Of the variances, none of which is zero.
+        names: Names of the variances, which are not zero.
 
     Returns:
         Two symmetric matrices for each name.
@@ -154,7 +154,7 @@ class _Matrix(torch.autograd.Function):
 
 
 class _Refusal(torch.autograd.Function):
-    """A gradient that has none itself, and says so instead of passing for a constant."""
+    """A gradient that refuses to be differentiated, instead of passing for a constant."""
 
     @staticmethod
     def forward(ctx: Any, gradient: Tensor, *sources: Tensor) -> Tensor:  # noqa: ARG004
@@ -173,8 +173,8 @@ class _Derivatives:
     """The first derivatives of a matrix: slopes for most entries, scalar equations for others.
 
     Attributes:
-        plan: How the matrix is computed.
-        names: Of the variances in which it is differentiated.
+        plan: The plan of the matrix.
+        names: Names of the variances.
     """
 
     plan: Plan
@@ -197,7 +197,7 @@ class _Derivatives:
 
     @property
     def surface(self) -> Surface | None:
-        """What the slopes cover."""
+        """The range of norms and angles of the slopes."""
         return None if self.slopes is None else self.slopes.left
 
     def evaluate(self, surface: Surface, strip: Strip, cosine: Tensor, out: Some) -> None:
@@ -234,7 +234,7 @@ class _Derivatives:
 
     @cached_property
     def factors(self) -> tuple[Factors, Factors]:
-        """What rows and columns contribute."""
+        """Scales and features of rows and columns."""
         plan = self.plan
         left = self._factors_of(plan.left, plan.rows)
         return left, left if plan.symmetric else self._factors_of(plan.right, plan.columns)
@@ -304,7 +304,7 @@ def _add_pairs(
     columns: Tensor,
     upstream: Tensor,
 ) -> Tensor:
-    """Add what single pairs contribute, and return what they do to gradients of variances."""
+    """Add the gradients of single pairs, and return their share in gradients of variances."""
     variances = left.logs.new_zeros(len(matrix.names))
     for some, i, j, angle, slope in matrix.pairs(rows, columns):
         weighted = (slope * upstream[:, some]).sum(1)
@@ -317,12 +317,12 @@ def _add_pairs(
 
 
 class _Shares(NamedTuple):
-    """What a strip contributes to gradients.
+    """Gradients of one strip.
 
     Attributes:
-        left: To those of the logarithms of the rows' norms.
-        right: To those of the columns' norms.
-        variances: To those of the variances.
+        left: Gradients of the logarithms of the rows' norms.
+        right: Gradients of the logarithms of the columns' norms.
+        variances: Gradients of the variances.
         cosine: Gradients of its cosines; ``None`` if there are no slopes.
         pairs: Rows and columns of entries that the slopes do not cover, and their gradients;
             ``None`` if they cover all.
@@ -336,7 +336,7 @@ class _Shares(NamedTuple):
 
 
 def _strip_gradients(matrix: _Derivatives, upstream: Upstream, strip: Strip) -> _Shares:
-    """What a strip contributes, given the gradients of both kernels."""
+    """Gradients of one strip, given the gradients of both kernels."""
     plan, slope, cosine, pairs = matrix.plan, matrix.slopes, matrix.plan.cosines(strip), None
     above = [None if u is None else _above(plan, strip, u) for u in upstream]
     if plan.symmetric:

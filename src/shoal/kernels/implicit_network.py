@@ -12,7 +12,7 @@ $P + G$, and the NTK is a sum over the trained groups: $P$ (readout), $G$ (skip)
 Here $\Psi$ is an integral of a rectified sum of a Gaussian and a rectified Gaussian, by integrals
 along a ray. Let $w$, $w'$ be standard Gaussians at the angle $\theta$ and, independent of them,
 $y$, $y'$ Gaussians of variance $s^2$ at the angle $\psi$: $\rho = \cos\theta$ is the covariance
-of the former, $q = s^2\cos\psi$ that of the latter. With $r = \max(w, 0)$, the function
+of the former, $q = s^2\cos\psi$ the covariance of the latter. With $r = \max(w, 0)$, the function
 $\Psi = \mathbb{E}[\max(y + r, 0)\max(y' + r', 0)]$ has by Price's theorem the slopes
 
 $\Psi_\rho = P(w, w', y + w, y' + w' > 0)$ and $\Psi_q = P(y + r, y' + r' > 0)$,
@@ -27,7 +27,7 @@ $\Psi_{\rho q} = \frac{\pi - \chi}{4\pi^2\sqrt{\det(R + S)}}$
 
 with the covariances $R$ of $w$, $w'$ and $S$ of $y$, $y'$ and the angles $\omega$, $\omega'$,
 $\chi$ below. On the ray $(t\theta, t\psi)$ from the diagonal, where all is known, they are smooth,
-and what is integrated is what the diagonal has more.
+and the integral is the difference from the diagonal.
 
 The equilibrium of an implicit network solves $P = \Psi(\rho, \gamma^2 P)$, one equation per angle.
 """
@@ -48,11 +48,8 @@ from shoal.kernels.fixed_points import solve
 from shoal.kernels.function import KernelFunction, kernels_in
 from shoal.kernels.recursions import Network
 
-_NODES = 16  # on each panel
 _FINEST = 40  # octaves by which the first and the last panel are narrower than the ray, at most
-_PANELS = 3  # octaves that a layer spans
 _NARROWEST = 1e-100  # an angle of zero
-_BLOCK = 4096  # pairs that are integrated at a time
 
 N = TypeVar("N")
 
@@ -105,12 +102,12 @@ def rectified(std: float, theta: Tensor, psi: Tensor) -> Rectified:
     diagonal = Diagonal.at(std)
     t, weights = (part[:, None].to(theta) for part in _rule(std))
     inner, other = t * theta, t * psi
-    # slopes in ρ and q along the ray, both of which fall: dρ = -sin θ dθ, dq = -s² sin ψ dψ
+    # slopes along the ray, where ρ and q fall: dρ = -sin θ dθ, dq = -s² sin ψ dψ
     sine, other_sine = inner.sin(), std**2 * other.sin()
     both = _both(std, inner, other)
     passed = theta * (_one(std, inner, other) + sine * both) + psi * other_sine * both
     active = theta * sine * both + psi * (_other(std, inner, other) + other_sine * both)
-    # by parts: what is left of the fall of ρ and of q at each place
+    # by parts: the remaining fall of ρ and of q at each place
     left = 2 * ((1 + t) * theta / 2).sin() * ((1 - t) * theta / 2).sin()
     other_left = 2 * std**2 * ((1 + t) * psi / 2).sin() * ((1 - t) * psi / 2).sin()
     total = 2 * (theta / 2).sin() ** 2 * diagonal.passed
@@ -150,11 +147,11 @@ def _other(std: float, theta: Tensor, psi: Tensor) -> Tensor:
 
 def _rule(std: float) -> tuple[Tensor, Tensor]:
     """Nodes and weights on [0, 1], dense at both ends, where layers of width s are."""
-    octaves = min(_FINEST, _PANELS + max(0, -math.floor(math.log2(max(std, 2.0**-_FINEST)))))
+    octaves = min(_FINEST, 3 + max(0, -math.floor(math.log2(max(std, 2.0**-_FINEST)))))
     steps = [2.0**-k for k in range(octaves, 0, -1)]
     panels = [0.0, *steps, *(1 - step for step in reversed(steps[:-1])), 1.0]
     edges = torch.tensor(panels, dtype=torch.float64)
-    nodes, weights = gauss_legendre(_NODES)
+    nodes, weights = gauss_legendre(16)
     half = (edges[1:] - edges[:-1])[:, None] / 2
     middle = (edges[1:] + edges[:-1])[:, None] / 2
     return (middle + half * nodes).flatten(), (half * weights).flatten()
@@ -196,7 +193,7 @@ def state_square(gamma: float) -> float:
 
 def equilibrium(gamma: float, theta: Tensor) -> Equilibrium[Tensor]:
     r"""The equilibrium of inputs of norm one at some angles, block by block; differentiable."""
-    blocks = [_block(gamma, part) for part in theta.reshape(-1).split(_BLOCK)]
+    blocks = [_block(gamma, part) for part in theta.reshape(-1).split(4096)]
     return Equilibrium(*(torch.cat(kind).view(theta.shape) for kind in zip(*blocks, strict=True)))
 
 

@@ -36,7 +36,7 @@ from shoal.kernels.function import KernelFunction, kernels_in
 from shoal.kernels.pairs import Own, Pairs, squares_at
 from shoal.kernels.recursions import Network
 
-_RANGE = 1e-140, 1e140  # variances whose products are numbers
+_RANGE = 1e-140, 1e140  # variances whose products neither vanish nor overflow
 _BLOCK = 1 << 20  # entries of a table that are formed together
 
 Moments = Callable[[int, Tensor], tuple[Tensor, Tensor]]

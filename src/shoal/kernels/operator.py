@@ -22,7 +22,7 @@ from shoal.numerics import DiagonalOperator, conjugate_gradients
 from shoal.numerics.operator import Operator, like_factor, refuse_gradients
 
 _DEFAULT_MEMORY = 2**30
-_WORK = {"cpu": 2**28, "cuda": 12 * 2**30}  # most bytes that the computation of a strip takes
+_WORK = {"cpu": 2**28, "cuda": 12 * 2**30}  # largest number of bytes to compute a strip
 
 
 class KernelOperator(Operator):
@@ -91,7 +91,7 @@ class KernelOperator(Operator):
 
     @in_standard_settings
     def keep(self) -> None:
-        """Compute now what is kept, and not with the first product."""
+        """Compute the kept entries now, and not with the first product."""
         with self._processes.collective():
             if self._rounded is not None:
                 return
@@ -101,9 +101,9 @@ class KernelOperator(Operator):
 
     @in_standard_settings
     def write(self, out: Tensor) -> None:
-        """Write the matrix into ``out``; of a symmetric one the part from the diagonal on.
+        """Write the matrix into ``out``; a symmetric one from the diagonal on.
 
-        What is below it then is not to be used. ``out`` may have another dtype, and nothing else
+        Entries below it are not to be used then. ``out`` may have another dtype, and nothing else
         of its size is made.
         """
         with self._processes.collective():
@@ -131,7 +131,7 @@ class KernelOperator(Operator):
         return self._summed(vectors, result)
 
     def _summed(self, vectors: Tensor, part: Tensor) -> Tensor:
-        """The product with vectors, given what each process has of it."""
+        """The product with vectors, given the part of each process."""
         if self._processes.size > 1:
             self._processes.agree({"vectors": fingerprint(vectors)})
         return self._processes.sum(part)
@@ -155,7 +155,7 @@ class KernelOperator(Operator):
             other: $b$, a vector or a matrix of columns.
             shift: $\lambda \ge 0$; a ridge makes the system better conditioned.
             rtol: Largest $\|b - (K + \lambda I) x\| / \|b\|$ of each column.
-            max_steps: Most steps, each of which applies the operator once.
+            max_steps: Largest number of steps, with one product each.
 
         Raises:
             ConvergenceError: If the tolerance is not reached; nothing is returned then.
@@ -265,7 +265,7 @@ def kernel_operator(
         width: See :func:`~shoal.kernels.kernel_function`.
         memory: Memory limit of each operator, such as ``"2GiB"``. Parts that fit are computed only
             once.
-        precision: The dtype in which the matrix is kept and multiplied; that of the inputs by
+        precision: The dtype in which the matrix is kept and multiplied; the inputs' dtype by
             default. With ``torch.float32`` twice as much fits, and products have its error. If not
             all of it fits, and inputs have one norm or activations are positively homogeneous,
             nothing is kept and entries are made in that precision, much faster than in float64;
@@ -322,7 +322,7 @@ def _points(
 def identity(
     function: KernelFunction | ImageKernels, x1: Tensor, x2: Tensor | None
 ) -> dict[str, object]:
-    """What processes must have alike to share a matrix."""
+    """The properties that must agree between processes that share a matrix."""
     return {
         "architecture": description(function.architecture),
         "trainable": sorted(function.trainable),

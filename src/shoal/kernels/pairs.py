@@ -40,7 +40,7 @@ class Own(OfVectors):
     """The calculus of single inputs.
 
     Attributes:
-        squared_norms: Of the inputs, in float64. shape: (n,)
+        squared_norms: Squared norms of the inputs, in float64. shape: (n,)
         differentiable: Whether autograd may ask for derivatives.
     """
 
@@ -63,7 +63,7 @@ class Own(OfVectors):
         return Variances(total)
 
     def residual(self, below: Variances, pushed: Variances, skip: float, gain: float) -> Variances:
-        """The sum of features and of what a layer makes of them."""
+        """The sum of features and of a layer's output."""
         cross = 2 * skip * gain * below.means * pushed.means
         values = skip**2 * below.values + cross + gain**2 * pushed.values
         return Variances(values, skip * below.means + gain * pushed.means)
@@ -181,14 +181,14 @@ class Pair:
 
 
 class PairCalculus(ABC):
-    """What calculi of pairs have in common."""
+    """Base class of the calculi of pairs."""
 
     own: Any
     same: Any
 
     @abstractmethod
     def _both(self, values: Tensor | float) -> tuple[Tensor, Tensor]:
-        """What belongs to the first and to the second of each pair."""
+        """The values of the first and of the second of each pair."""
 
     def covariance(self, state: Pair) -> Tensor:
         """The covariances."""
@@ -201,7 +201,7 @@ class PairCalculus(ABC):
         return self._bounded(Pair(own, total))
 
     def residual(self, below: Pair, pushed: Pair, skip: float, gain: float) -> Pair:
-        """The sum of features and of what a layer makes of them."""
+        """The sum of features and of a layer's output."""
         own = self.own.residual(below.own, pushed.own, skip, gain)
         total = skip**2 * below.covariance + gain**2 * pushed.covariance
         if skip:
@@ -225,14 +225,13 @@ class PairCalculus(ABC):
 class Pairs(PairCalculus, OfVectors):
     r"""The calculus of pairs with $a = \|x\|^2$, $b = \|x'\|^2$, $c = \langle x, x' \rangle$.
 
-    What is equal stays so, to the last bit: equal norms have one variance, and an input and itself
-    have it as their covariance. (Where derivatives are wanted, $a$, $b$ and $c$ are apart.)
+    Equal norms have one variance, to the last bit, and an input and itself have it as their
+    covariance. (Where derivatives are wanted, $a$, $b$ and $c$ are apart.)
 
     Attributes:
         own: The calculus of the norms that occur; where derivatives are wanted, of $a$ and $b$.
         products: $c$.
-        places: Which of the norms both inputs have. shape: (2, ...), that of the pairs, or one
-            where they do not change
+        places: Numbers of the norms of both inputs. shape: (2, ...), broadcastable to the pairs
         same: Which pairs are an input and itself. Both are ``None`` where derivatives are wanted.
     """
 
@@ -326,7 +325,7 @@ class Pairs(PairCalculus, OfVectors):
         return torch.atan2(sine, cosine), a.sqrt() * b.sqrt()
 
     def _both(self, values: Tensor | float) -> tuple[Tensor, Tensor]:
-        """What belongs to the first and to the second inputs."""
+        """The values of the first and of the second inputs."""
         if not isinstance(values, Tensor):
             values = torch.full_like(self.own.squared_norms, values)
         both = values if self.places is None else values[self.places]
@@ -360,7 +359,7 @@ def _parallel(covariance: Tensor, a: Tensor, b: Tensor) -> Tensor:
 
 
 def loop_covariance(loop: Loop, injected: float, product: float) -> float:
-    """What the covariance of one pair of inputs of one norm settles to around a loop."""
+    """The covariance around a loop, for one pair of inputs of one norm."""
     norm, inner = (torch.tensor(x, dtype=torch.float64) for x in (injected, product))
     pairs = Pairs.of(norm, norm, inner, differentiable=False)
     return float(pairs.fixed_point(loop, pairs.start(gated=False)[0]).covariance)

@@ -21,7 +21,6 @@ from shoal.activations import Activation
 from shoal.architectures import DEQ
 
 _STEPS = 60  # iterations of both equations
-_REACH, _POINTS = 9.0, 181  # of the trapezoidal rule along each axis, in standard deviations
 
 
 def kernels(deq: DEQ, x: Tensor, y: Tensor, trainable: Collection[str]) -> tuple[Tensor, Tensor]:
@@ -57,8 +56,8 @@ def kernels(deq: DEQ, x: Tensor, y: Tensor, trainable: Collection[str]) -> tuple
 
 
 def _expected(phi: Activation, covariance: Tensor, order: int) -> Tensor:
-    """E[φ(u)φ(v)], or that of derivatives, for all pairs of two Gaussian numbers. shape: (2, 2)."""
-    grid = torch.linspace(-_REACH, _REACH, _POINTS, dtype=torch.float64)
+    """E[φ(u)φ(v)], or of derivatives, for all pairs of two Gaussian numbers. shape: (2, 2)."""
+    grid = torch.linspace(-9.0, 9.0, 181, dtype=torch.float64)  # standard deviations
     density = torch.exp(-(grid**2) / 2)
     density = density / density.sum()
     values, vectors = torch.linalg.eigh(covariance)

@@ -1,17 +1,18 @@
-"""How a kernel matrix is computed: which surface, and what the rows and columns contribute."""
+"""How a kernel matrix is computed: its surface, and the features of rows and columns."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from shoal.core.exceptions import AccuracyError
 from shoal.core.threads import one_behind, side_by_side
-from shoal.kernels.arguments import Inputs, pair_angles, work_space
+from shoal.kernels.arguments import PAIRS, Inputs, Kernels, on_host, pair_angles, work_space
 from shoal.kernels.blocks import (
     Block,
     Blocks,
@@ -34,14 +35,9 @@ from shoal.kernels.surface import (
 
 if TYPE_CHECKING:
     from shoal.kernels.gpu.half_precision import RoundedProducts
-import numpy as np
-
-from shoal.kernels.arguments import Kernels
-from shoal.kernels.surface import ANGULAR_TOLERANCE, angular_surface
 
 FEW_PAIRS = 256  # pairs that are cheaper one by one when derivatives are wanted, ...
 _FEW_PAIRS = 4095  # ... and when they are not: those of 90 inputs, fewer than a surface needs
-_PAIRS = 4096  # whose scalar equations are solved together at least
 _STRIPS = 16  # of a symmetric matrix on a CPU, at least (twice as many of a large one on a GPU)
 _LEAST_STRIP = 128  # rows with which products are as fast as with more
 _LEAST_ENTRIES = 1 << 24  # of a strip on a GPU, which has less to do than the host otherwise
@@ -57,9 +53,9 @@ class Plan:
         wide: The same for all angles, for entries beyond those of ``surface``; ``None`` if these
             are computed one by one.
         left: The inputs of the rows.
-        right: Those of the columns; the same object if the matrix is symmetric.
-        rows: What the rows contribute.
-        columns: What the columns contribute.
+        right: The inputs of the columns; the same object if the matrix is symmetric.
+        rows: Scales and features of the rows.
+        columns: Scales and features of the columns.
         diagonal: Both kernels of the inputs of the rows with themselves, in float64. shape: (2, n)
     """
 
@@ -97,7 +93,7 @@ class Plan:
         few_pairs: int = _FEW_PAIRS,
     ) -> "Plan":
         """Choose the way for some inputs; up to ``few_pairs`` are computed one by one."""
-        check_overflow(left.norm**2, right.norm**2, torch.float64)  # in which they are computed
+        check_norms(left, right)
         chosen, wide = chosen_surface(function, left, right, few_pairs)
         own = _diagonal(function, chosen, left)
         other = own if right is left else _diagonal(function, chosen, right)
@@ -111,8 +107,7 @@ class Plan:
         """The squared norm of all inputs but zero; ``None`` if they differ."""
         if self.surface is None or self.surface.norms is not None:
             return None
-        norms = torch.cat([self.left.norm, self.right.norm])
-        return common_norm(self.function, norms[norms > 0], self.left.points.dtype)
+        return common_norm(self.function, self.left, self.right)
 
     @property
     def pairs(self) -> int:
@@ -121,7 +116,7 @@ class Plan:
 
     @cached_property
     def backend(self) -> Blocks:
-        """What computes with blocks of the matrix."""
+        """The back end for blocks of the matrix."""
         return backend_for(self.left.points.device)
 
     @property
@@ -140,7 +135,7 @@ class Plan:
         points, size = self.left.points, len(self.right)
         threads = torch.get_num_threads() if self.backend.takes_threads else 1
         step = max(1, work_space(limit, points.device) // (self.least_memory * threads))
-        if self.symmetric and points.device.type == "cpu":  # what is below the diagonal is wasted
+        if self.symmetric and points.device.type == "cpu":  # entries below the diagonal are wasted
             step = min(step, max(_LEAST_STRIP, size // (_STRIPS * threads)))
         fair = rows_per_process(len(self.left), num_processes, symmetric=self.symmetric)
         step = min(step, max(fair, _LEAST_STRIP) if self.symmetric else fair)
@@ -149,7 +144,7 @@ class Plan:
                 step = min(step, max(_LEAST_ENTRIES // size, size // (2 * _STRIPS), _LEAST_STRIP))
             step = 1 << (step.bit_length() - 1)
         if self.surface is None:  # pairs share series of the duals, which take more memory
-            step = max(step, _PAIRS // size)
+            step = max(step, PAIRS // size)
         return strips((len(self.left), size), step, symmetric=self.symmetric)
 
     def rounded(self, kernel: int) -> "RoundedProducts | None":
@@ -164,7 +159,7 @@ class Plan:
 
     @cached_property
     def _directions(self) -> tuple[Directions, Directions]:
-        """Those of the rows and of the columns, as the back end takes them."""
+        """Directions of the rows and of the columns, as the back end takes them."""
         left = self.backend.directions(self.left.unit)
         return left, left if self.symmetric else self.backend.directions(self.right.unit)
 
@@ -174,7 +169,7 @@ class Plan:
         return self.backend.cosines(left[strip.rows], right[strip.columns])
 
     def mirror(self, matrix: Tensor, strip: Strip) -> None:
-        """Copy what a strip of a symmetric matrix has above the diagonal to below it."""
+        """Copy the part of a strip above the diagonal to below it, in a symmetric matrix."""
         if self.symmetric:
             self.backend.mirror(matrix, strip.rows)
 
@@ -194,7 +189,7 @@ class Plan:
 
             return end
 
-        _ = self._directions, self._has_zeros  # once for all threads
+        _ = self._directions  # once for all threads
         if self.backend.takes_threads:
             return side_by_side(lambda strip: begin(strip)(), parts)
         return one_behind(map(begin, parts))
@@ -202,15 +197,15 @@ class Plan:
     def fill(self, strip: Strip, out: Pair) -> None:
         """Write both kernels of a strip into ``out``.
 
-        The strip of a symmetric matrix begins at its diagonal, which is exact; what lies below it
-        is not to be used.
+        The strip of a symmetric matrix begins at its diagonal, which is exact; entries below it are
+        not to be used.
         """
         self._begin(strip, out)()
 
     def _begin(self, strip: Strip, out: Pair, mirrored: Pair | None = None) -> Callable[[], bool]:
-        """Evaluate a strip; what it returns mends single entries.
+        """Evaluate a strip, and return a function that waits for it and mends single entries.
 
-        That waits for the device, and tells whether ``mirrored`` needs nothing more.
+        The function returns whether ``mirrored`` is complete.
         """
         cosine, done = self.cosines(strip), None
         if self.symmetric:
@@ -231,12 +226,12 @@ class Plan:
 
         return finish
 
-    @cached_property
+    @property
     def _has_zeros(self) -> bool:
         """Whether some inputs are zero, and the surface does not cover their entries."""
         if self.function.architecture.positively_homogeneous:
             return False
-        return any(bool((inputs.norm == 0).any()) for inputs in (self.left, self.right))
+        return self.left.range[2] or self.right.range[2]
 
     def outside(self, surface: Surface | None, strip: Strip, cosine: Tensor) -> Tensor:
         """Entries that a surface does not cover: other angles, and inputs of zero."""
@@ -252,40 +247,51 @@ class Plan:
         outside = self.outside(self.surface, strip, cosine)
         where = (outside.triu(1) if self.symmetric else outside).nonzero(as_tuple=True)
         i, j = strip.inputs(where)
-        if not len(i):
-            return
-        angle, wide = pair_angles(self.left, self.right, i, j, cosine[where]), self.wide
-        norms, values = (self.left.norm[i], self.right.norm[j]), angle.new_empty(2, len(i))
-        wide, covered = wide or self.surface, (norms[0] > 0) & (norms[1] > 0)
+        if len(i):
+            angle = pair_angles(self.left, self.right, i, j, cosine[where])
+            for matrix, value in zip(out, self.single(i, j, angle), strict=True):
+                matrix[where] = value.to(matrix)
+
+    def single(self, i: Tensor, j: Tensor, angle: Tensor) -> Tensor:
+        """Both kernels of some rows and columns, whose angles are known. shape: (2, n)."""
+        norms, wide = (self.left.norm[i], self.right.norm[j]), self.wide or self.surface
         low, high = (math.inf, 0.0) if wide is None else wide.angles
-        covered &= (angle >= low) & (angle <= high)
+        covered = (angle >= low) & (angle <= high)
+        if self._has_zeros:
+            covered &= (norms[0] > 0) & (norms[1] > 0)
+        values = angle.new_empty(2, len(i))
         if wide is not None and bool(covered.any()):
             left, right = i[covered], j[covered]
             scale = self.rows.scale[:, left].double() * self.columns.scale[:, right].double()
             features = self.rows.features[left].double(), self.columns.features[right].double()
             values[:, covered] = scale * wide.pairs(*features, angle[covered])
         if not bool(covered.all()):
-            single = *(norm[~covered] for norm in norms), angle[~covered]
-            values[:, ~covered] = pairs_at_angles(self.function, *single)
-        for matrix, value in zip(out, values, strict=True):
-            matrix[where] = value.to(matrix)
+            a, b, t = on_host(*(v[~covered] for v in (*norms, angle)))
+            product = torch.where((a == b) & (t == 0), a**2, a * b * t.cos())
+            solved = torch.stack(tuple(self.function(a**2, b**2, product)))
+            values[:, ~covered] = solved.to(values.device)
+        return values
+
+
+def check_norms(left: Inputs, right: Inputs) -> None:
+    """Refuse inputs whose squared norms are beyond float64, in which kernels are computed."""
+    largest = max(left.range[1], right.range[1])
+    _check_bound(largest * largest, torch.float64)
 
 
 def check_overflow(rows: Tensor, columns: Tensor, dtype: torch.dtype) -> None:
     """Refuse kernels if the bound of their entries, by both diagonals, is beyond a dtype."""
-    largest = float(rows.abs().max()) ** 0.5 * float(columns.abs().max()) ** 0.5
+    largest = torch.stack([rows.abs().max(), columns.abs().max()]).sqrt().prod()
+    _check_bound(float(largest), dtype)
+
+
+def _check_bound(largest: float, dtype: torch.dtype) -> None:
     if not largest <= torch.finfo(dtype).max:
         raise AccuracyError(f"the kernel of these inputs overflows {dtype}: scale them down")
 
 
 def _pairs(left: Inputs, right: Inputs) -> int:
     return len(left) * (len(left) + 1) // 2 if right is left else len(left) * len(right)
-
-
-def pairs_at_angles(function: KernelFunction, left: Tensor, right: Tensor, angle: Tensor) -> Tensor:
-    """Both kernels at pairs of norms and their angles, by scalar equations. shape: (2, n)."""
-    product = torch.where((left == right) & (angle == 0), left**2, left * right * angle.cos())
-    return torch.stack(tuple(function(left**2, right**2, product)))
 
 
 def _diagonal(function: KernelFunction, chosen: Surface | None, inputs: Inputs) -> Tensor:
@@ -295,10 +301,9 @@ def _diagonal(function: KernelFunction, chosen: Surface | None, inputs: Inputs) 
     own = inputs.norm.new_tensor(chosen.diagonal)[:, None]
     if function.architecture.positively_homogeneous:
         return own * inputs.norm**2
-    present = inputs.norm > 0
-    if bool(present.all()):
+    if not inputs.range[2]:
         return own.expand(-1, len(inputs))
-    return torch.where(present, own, diagonal(function, inputs.norm.new_zeros(1)))
+    return torch.where(inputs.norm > 0, own, diagonal(function, inputs.norm.new_zeros(1)))
 
 
 def _factors(chosen: Surface | None, inputs: Inputs, own: Tensor) -> Factors:
@@ -322,8 +327,10 @@ def partner_diagonal(function: KernelFunction, first: Tensor, second: Tensor) ->
     batch = np.broadcast_shapes(first.shape[:-1], second.shape[:-1])
     first, second = (x.expand(*batch, x.shape[-1]).double() for x in (first, second))
     left, right = (Inputs(x.detach().reshape(-1, x.shape[-1])) for x in (first, second))
-    check_overflow(left.norm**2, right.norm**2, torch.float64)
-    values = _values(function, left, right).view(2, *batch)
+    plan = Plan.of(replace(function, variances=()), left, right, few_pairs=len(left) ** 2)
+    each = torch.arange(len(left), device=left.points.device)
+    angle = pair_angles(left, right, each, each, (left.unit * right.unit).sum(-1))
+    values = plan.single(each, each, angle).view(2, *batch)
     kernels = Kernels(values[0], values[1])
     tensors = first, second, *(value for _, value in function.variances)
     if torch.is_grad_enabled() and any(
@@ -335,29 +342,6 @@ def partner_diagonal(function: KernelFunction, first: Tensor, second: Tensor) ->
         smooth = function(norms[0] ** 2, norms[1] ** 2, products)
         kernels = Kernels(*(k + (s - s.detach()) for k, s in zip(kernels, smooth, strict=True)))
     return _rounded(kernels, dtype)
-
-
-def _values(function: KernelFunction, left: Inputs, right: Inputs) -> Tensor:
-    """Both kernels, by a series in the angle if norms do not matter, or scalar equations."""
-    each = torch.arange(len(left), device=left.points.device)
-    angle = pair_angles(left, right, each, each, (left.unit * right.unit).sum(-1))
-    norms = torch.cat([left.norm, right.norm])
-    present = norms[norms > 0]
-    square = common_norm(function, present, torch.float64) if len(present) else None
-    if square is None:
-        return pairs_at_angles(function, left.norm, right.norm, angle)
-    try:
-        series = angular_surface(function, square, ANGULAR_TOLERANCE[torch.float64])
-    except AccuracyError:  # too rough for one series
-        return pairs_at_angles(function, left.norm, right.norm, angle)
-    own, ones = angle.new_tensor(series.diagonal)[:, None], series.features(left.norm)
-    values = own * series.pairs(ones, ones, angle)
-    if function.architecture.positively_homogeneous:
-        return values * left.norm * right.norm
-    zero = (left.norm == 0) | (right.norm == 0)  # which the series does not know
-    if bool(zero.any()):
-        values[:, zero] = pairs_at_angles(function, left.norm[zero], right.norm[zero], angle[zero])
-    return values
 
 
 def _rounded(kernels: Kernels, dtype: torch.dtype) -> Kernels:

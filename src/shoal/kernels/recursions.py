@@ -10,10 +10,8 @@ Around a loop, $\Lambda = \sigma_a^2 G + \sigma_b^2 c + \beta$, and $G$ is what 
 it. If one turn multiplies a change by $\sigma_a^2 P$, all turns together do so by
 $1/(1 - \sigma_a^2 P)$.
 
-What a covariance *is* differs: numbers of single pairs, functions of the angle, derivatives at a
-point, power series, fields of pairs of pixels. Each is a calculus (see
-:mod:`shoal.kernels.pairs`) with the few operations below; the two functions here are all that
-there is of networks.
+A covariance is a number for each pair, a function of the angle, a power series, or a field of pairs
+of pixels. Each is a calculus (see :mod:`shoal.kernels.pairs`) with the few operations below.
 """
 
 from collections.abc import Callable
@@ -31,7 +29,7 @@ Scalar = float | Tensor
 
 
 class Pushed(NamedTuple, Generic[S]):
-    r"""What an activation makes of Gaussian arguments.
+    r"""The outputs of an activation at Gaussian arguments.
 
     Attributes:
         state: The covariance of its values.
@@ -54,7 +52,7 @@ class Calculus(Protocol[S]):
         ...
 
     def patches(self, field: Any) -> Any:
-        """What weights see of features, given their covariance or a number: of pixels, patches."""
+        """The sums over patches that weights see, of covariances of pixels or of numbers."""
         ...
 
     def combine(self, terms: list[tuple[Scalar, S]], constant: Scalar = 0.0) -> S:
@@ -62,24 +60,24 @@ class Calculus(Protocol[S]):
         ...
 
     def residual(self, below: S, pushed: S, skip: float, gain: float) -> S:
-        """The covariance of a sum of features and what a layer makes of them."""
+        """The covariance of a sum of features and of a layer's output."""
         ...
 
     def push(self, phi: Activation, state: S, *, mean: bool) -> Pushed[S]:
-        """What an activation makes of a covariance; with its means if residuals will need them."""
+        """The covariance of an activation's output; with its means if residuals need them."""
         ...
 
     def fixed_point(self, loop: "Loop", injected: S) -> S:
-        r"""The covariance $\Lambda$ of what the first cell of a loop sees."""
+        r"""The covariance $\Lambda$ at the input of the first cell of a loop."""
         ...
 
     def turns(self, first: Any, ratio: Any) -> Any:
-        """The sum of what one turn makes, the next one makes of that, and so on."""
+        """The sum of the contributions of all iterations of a loop."""
         ...
 
 
 class OfVectors:
-    """What calculi of inputs that are vectors have in common."""
+    """Base class of the calculi of inputs that are vectors."""
 
     def patches(self, field: Any) -> Any:
         """All of them."""
@@ -96,12 +94,12 @@ class OfVectors:
 
 @dataclass(frozen=True)
 class Loop:
-    """The cells of an equilibrium, without what is injected."""
+    """The cells of an equilibrium, without the injection."""
 
     cells: tuple[Cell, ...]
 
     def __call__(self, calculus: Calculus[S], inner: S, injected: S) -> tuple[S, Any]:
-        """One turn: what the first cell sees next, and the factor of small changes."""
+        """One iteration: the next input of the first cell, and the factor of small changes."""
         recurrent = self.cells[0].weights.variance
         turn = _turn(self.cells, calculus, inner, frozenset())
         value = calculus.combine([(recurrent, calculus.patches(turn.state)), (1.0, injected)])
@@ -127,7 +125,7 @@ class Network(NamedTuple, Generic[S]):
     Attributes:
         ck: Its CK, a number of the calculus.
         ntk: Its NTK.
-        features: What the readout sees.
+        features: The input of the readout.
     """
 
     ck: Any
@@ -201,7 +199,7 @@ def _equilibrium(
 def _turn(
     cells: tuple[Cell, ...], calculus: Calculus[S], inner: S, trainable: frozenset[str]
 ) -> _Turn[S]:
-    """Once through the cells of a loop; the shares of what enters the first one come later."""
+    """Once through the cells of a loop; shares that enter the first one are added later."""
     first, *others = cells
     pushed = calculus.push(first.activation, inner, mean=False)
     state = calculus.combine([(first.gain**2, pushed.state)])
@@ -219,7 +217,7 @@ def _turn(
 def _entering(
     cell: Cell, calculus: Calculus[S], state: S, tangent: Any | None, trainable: frozenset[str]
 ) -> tuple[S, Any | None]:
-    """What the activation of a cell sees, and the tangents that enter with it, if there are any."""
+    """The input of a cell's activation, and the tangents that enter with it, if there are any."""
     seen = calculus.patches(state)
     inner = calculus.combine([(cell.weights.variance, seen)], cell.bias_variance)
     if tangent is not None:
@@ -237,7 +235,7 @@ def _share(weights: Weights | None, trainable: frozenset[str]) -> Scalar:
 
 
 def _plus(number: Any | None, other: Any) -> Any:
-    """A sum, the first term of which may not be there."""
+    """A sum whose first term may be ``None``."""
     return other if number is None else number + other
 
 

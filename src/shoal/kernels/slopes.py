@@ -29,7 +29,7 @@ from torch import Tensor
 from shoal.architectures import Weights
 from shoal.core.caches import cached
 from shoal.core.exceptions import AccuracyError
-from shoal.kernels.arguments import Kernels
+from shoal.kernels.arguments import Kernels, on_host
 from shoal.kernels.function import KernelFunction
 from shoal.kernels.plan import Plan
 from shoal.kernels.surface import (
@@ -46,16 +46,11 @@ from shoal.numerics import (
     off_grid,
 )
 
-_SMALLEST_ANGLE = 1e-7  # at which c still tells an angle, ...
-_WIDER = 10.0  # ... unless biases hide it: then angles grow by this factor ...
-_WIDEST = 0.1  # ... up to here
+_SMALLEST_ANGLE = 1e-7  # at which c still tells an angle; if biases hide it, the angle grows
 _SMALLEST_NORM = 1e-100  # stands in for a norm of zero, of an input with itself
-_FEW_NORMS = 2  # that of inputs of one norm, and one that stands for zero
-_CORNER = 1e-3  # relative difference of norms below which kinks still make one at an angle of zero
 _NOTHING = 1e-8  # stands in for a norm of zero, relative to the other
 _INSET = 1e-3  # next to 0 and π derivatives in norms and variances are lost
 _CHECKS = 4  # norms, off the grid, at which the error is measured, at as many angles as it has
-_WORST = 10  # error of slopes, in the tolerance of values and in the largest slope
 
 
 def derivatives(
@@ -67,14 +62,15 @@ def derivatives(
     """Both kernels and their derivatives in the point and in variances, elementwise.
 
     Args:
-        function: Whose variances they are.
-        names: Of the variances.
+        function: The kernels.
+        names: Names of the variances.
         kernels: Maps a function, in which tensors stand for the variances, and a point to kernels.
         point: Tensors of one shape, in float64.
 
     Returns:
         Values, of shape (2, ...), and derivatives, of shape (len(point) + len(names), 2, ...).
     """
+    device, point = point[0].device, tuple(on_host(*point))
     values = [torch.full_like(point[0], getattr(function.architecture, name)) for name in names]
     with torch.enable_grad():
         leaves = [t.detach().clone().requires_grad_() for t in (*point, *values)]
@@ -86,7 +82,8 @@ def derivatives(
             )
             for k in found
         ]
-    return torch.stack([k.detach() for k in found]), torch.stack(slopes, dim=1)
+    value = torch.stack([k.detach() for k in found])
+    return value.to(device), torch.stack(slopes, dim=1).to(device)
 
 
 def own_derivatives(
@@ -110,7 +107,7 @@ def own_derivatives(
         norm = torch.where(norm > common / 2, common, norm)  # the others stand for zero
     norm = norm.clamp(min=_SMALLEST_NORM)
     distinct, inverse = norm.unique(return_inverse=True)
-    if len(distinct) <= _FEW_NORMS:
+    if len(distinct) <= 2:  # inputs of one norm, and zero
         values = [_own_at(function, names, point) for point in distinct.log().tolist()]
         return torch.cat(values, -1).to(norm.device)[..., inverse]
     return _own(function, names, distinct.cpu().log()).to(norm.device)[..., inverse]
@@ -168,11 +165,11 @@ def _distinct_pairs(
     """Derivatives at the nearest angles at which all layers tell a pair's inputs apart."""
     smallest, rest = _SMALLEST_ANGLE, torch.arange(len(i), device=i.device)
     result = _pairs_apart(plan, names, i, j, angle, smallest)
-    while smallest < _WIDEST:
+    while smallest < 0.1:
         rest = rest[(~result[..., rest].isfinite()).flatten(0, -2).any(0)]
         if not len(rest):
             return result
-        smallest *= _WIDER
+        smallest *= 10
         result[..., rest] = _pairs_apart(plan, names, i[rest], j[rest], angle[rest], smallest)
     raise AccuracyError("the derivatives of the kernel at nearly equal inputs are lost to rounding")
 
@@ -188,7 +185,7 @@ def _pairs_apart(
     in_a, in_b, in_c = slopes[:3]
     turned = angle.expand_as(in_c).clone()
     if not _smooth(plan.function):  # with kinks the NTK's in_c grows as 1/sin θ
-        corner = (left - right).abs() < _CORNER * torch.maximum(left, right)
+        corner = (left - right).abs() < 1e-3 * torch.maximum(left, right)  # at an angle of zero
         corner |= plan.function.architecture.positively_homogeneous
         turned[1] = torch.where(corner, nearest, angle)
     around = -left * right * turned.sin() * in_c
@@ -248,12 +245,13 @@ class Slopes:
     """Derivatives of both kernels, as surfaces with the same functions of the norms.
 
     Attributes:
-        left: In the logarithm of the rows' norms.
-        right: In that of the columns' norms; the same object if norms are but factors.
-        angle: In the angle.
-        variances: In each variance.
-        diagonal: Of kernels of inputs with themselves, in the logarithm of the norm and in each
-            variance, divided by these kernels: Chebyshev series. shape: (1 + variances, 2, terms)
+        left: Slopes in the logarithm of the rows' norms.
+        right: Slopes in the logarithm of the columns' norms; the same object if norms are factors.
+        angle: Slopes in the angle.
+        variances: Slopes in each variance.
+        diagonal: Slopes of kernels of inputs with themselves, in the logarithm of the norm and in
+            each variance, divided by these kernels: Chebyshev series.
+            shape: (1 + variances, 2, terms)
     """
 
     left: Surface
@@ -327,7 +325,7 @@ def slopes(
     values = _between(features, features, series)
     errors = (values - exact.flatten(0, 1)).abs().max(), (found.own(other.exp2()) - off).abs().max()
     error = max(map(float, errors))
-    if not error <= _WORST * tolerance * size:
+    if not error <= 10 * tolerance * size:
         raise AccuracyError(f"slopes of {function.architecture!r} are met to {error:.1e} only")
     return found
 
@@ -356,7 +354,7 @@ def _sampled(
 
     Args:
         function: The kernels.
-        names: Of the variances.
+        names: Names of the variances.
         base: The surface of the values.
         log: Binary logarithms of the norms. shape: (n,)
         own: Kernels of these inputs with themselves, and derivatives. shape: (2 + names, 2, n)

@@ -22,7 +22,7 @@ from shoal.activations.panels import breaks, reach
 from shoal.core.caches import cached
 from shoal.core.exceptions import AccuracyError
 from shoal.kernels.angles import HalfAngle
-from shoal.kernels.arguments import CLOSE, Inputs
+from shoal.kernels.arguments import CLOSE, Inputs, on_host
 from shoal.kernels.function import KernelFunction
 from shoal.numerics import (
     Chebyshev,
@@ -37,21 +37,12 @@ Span: TypeAlias = tuple[float, float]
 
 ANY_ANGLE: Span = (0.0, math.pi)
 _DEGREE = 96, 2048  # the largest of lines, in the norms and in the angle
-_FIRST = 32  # their least: many points at once are fast
-_ANGULAR = 64  # the least degree of a series in the angle: nearly all need between 30 and 64
+_FIRST = 32  # the least degree of lines: many points at once are fast
 _CHECKS = 6  # norms, off the grid, at which the error is measured, at as many angles as it has
-_MARGIN = 2  # degrees beyond those that the lines need
-_LEAST = 64  # pairs of norms in a surface, at least
-_CHEAP = 3  # equations of a surface, each of which costs no more than an entry alone
-_FEW = 4096  # norms whose scalar equations are solved on the CPU: a GPU would wait for each step
+_CHEAP = 3  # equations of a surface for the cost of one entry alone
 _GRID = 4  # ranges of norms end at multiples of 1/4 in log₂
-_NEARBY = 2  # variances are rounded to multiples of 1/2 in log₂ for degrees
-_ALL = 512  # rows and columns whose angles are all looked at
-_SAMPLE = 256  # the same of more: some of them
-_ANGLE_GRID = 8  # ranges of angles end at multiples of 1/8 ...
-_ANGLE_MARGIN = 1 / 16  # ... this far beyond the angles of the sample, ...
-_TAIL = 0.35  # ... or this share of half their range if there are others, whichever is more
-_NARROWEST = 0.5
+_ALL = 512  # rows and columns whose angles all count; of more, half as many are sampled
+_STEP = 1 / 8  # ranges of angles end at multiples of it, and are at least four steps wide
 _LOGGER = logging.getLogger(__name__)
 TOLERANCE = {torch.float64: 1e-11, torch.float32: 1e-7}
 ANGULAR_TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-8}
@@ -88,7 +79,7 @@ class Surface:
 
     @property
     def cosines(self) -> Span:
-        """The least and the most that are those of its angles, and tell these well."""
+        """The range of cosines of its angles that determine them well."""
         low, high = self.angles
         return max(math.cos(high), CLOSE - 1), min(math.cos(low), 1 - CLOSE)
 
@@ -133,12 +124,12 @@ class Surface:
 
 
 def shortened(values: Tensor, tolerance: float) -> tuple[Tensor, float]:
-    """Series through values at Chebyshev nodes, and what is left out of them."""
+    """Series through values at Chebyshev nodes, and the size of the terms left out."""
     return trimmed(coefficients_from_values(values), tolerance)
 
 
 def trimmed(coefficients: Tensor, tolerance: float) -> tuple[Tensor, float]:
-    """Series without their last terms where these are negligible, and what is left out."""
+    """Series without negligible last terms, and the size of the terms left out."""
     rest = coefficients.abs().flatten(0, -2).amax(0).flip(0).cumsum(0).flip(0)
     needed = max(1, int((rest > tolerance / 8).sum()))
     left_out = float(rest[needed]) if needed < len(rest) else 0.0
@@ -152,21 +143,20 @@ def to_unit(x: Tensor, span: Span) -> Tensor:
 
 
 def padded(coefficients: Tensor, size: int) -> Tensor:
-    """A series with zeros added, up to so many coefficients."""
+    """A series with zeros, up to so many coefficients."""
     return torch.nn.functional.pad(coefficients, (0, size - coefficients.shape[-1]))
 
 
 def diagonal(function: KernelFunction, norm: Tensor) -> Tensor:
     """Both kernels of each input with itself, given its norm in float64. shape: (2, n)."""
     distinct, inverse = norm.unique(return_inverse=True)
-    square = distinct.cpu() ** 2 if len(distinct) <= _FEW else distinct**2
-    found = torch.stack(tuple(function.own(square)))
+    found = torch.stack(tuple(function.own(*on_host(distinct**2))))
     return found.to(norm.device)[:, inverse]
 
 
-def norm_span(norm: Tensor) -> Span:
-    """The range of log₂ of some norms, rounded outwards so that surfaces are shared."""
-    low, high = (math.log2(float(end)) for end in torch.aminmax(norm))
+def _norm_span(least: float, largest: float) -> Span:
+    """A range of log₂ of norms, rounded outwards so that surfaces are shared."""
+    low, high = math.log2(least), math.log2(largest)
     first = math.floor(low * _GRID) / _GRID
     return first, max(math.ceil(high * _GRID) / _GRID, first + 1 / _GRID)
 
@@ -180,7 +170,7 @@ def angular_surface(function: KernelFunction, squared_norm: float, tolerance: fl
 
     own = diagonal(function, torch.tensor([squared_norm], dtype=torch.float64).sqrt())
     unit = torch.where(own == 0, 1.0, own)
-    found = fit(lambda x: both(x) / unit, ANY_ANGLE, tolerance=tolerance, first_degree=_ANGULAR)
+    found = fit(lambda x: both(x) / unit, ANY_ANGLE, tolerance=tolerance, first_degree=2 * _FIRST)
     return one_norm_surface(found, own[:, 0])
 
 
@@ -202,7 +192,7 @@ def surface(
         AccuracyError: If the kernel is too rough on this box, or the surface needs more solutions
             of scalar equations than there are entries.
     """
-    error, most = math.inf, 2 ** math.floor(math.log2(max(_CHEAP * entries / _LEAST, _FIRST)))
+    error, most = math.inf, 2 ** math.floor(math.log2(max(_CHEAP * entries / 64, _FIRST)))
     for near in dict.fromkeys((nearby(function), function)):
         degrees = _degrees(near, norms, angles, tolerance, most)
         if isinstance(degrees, str):
@@ -221,11 +211,11 @@ def surface(
 
 
 def nearby(function: KernelFunction) -> KernelFunction:
-    """One with rounded variances, which stands for all that an optimizer tries near them."""
+    """The function at variances on a grid of half octaves, whose degrees its neighbors share."""
     architecture = function.architecture
     values = {name: getattr(architecture, name) for name in architecture.variances}
     rounded = {
-        name: 2 ** (math.floor(math.log2(value) * _NEARBY) / _NEARBY)
+        name: 2 ** (math.floor(math.log2(value) * 2) / 2)
         for name, value in values.items()
         if value > 0
     }
@@ -341,7 +331,7 @@ def _needed(lines: Callable[[Tensor], Tensor], span: Span, tolerance: float, mos
         first_degree=_FIRST,
         check_points=0,
     )
-    return found.coefficients.shape[-1] - 1 + _MARGIN
+    return found.coefficients.shape[-1] - 1 + 2  # a margin
 
 
 def compressed(coefficients: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
@@ -375,24 +365,24 @@ def typical_angles(left: Inputs, right: Inputs) -> Span:
     least, most = (min(max(end, -1.0), 1.0) for end in torch.stack(ends).tolist())
     first, last = math.acos(most), math.acos(least)
     others = max(len(left), len(right)) > _ALL
-    margin = max(_ANGLE_MARGIN, _TAIL * (last - first) / 2) if others else _ANGLE_MARGIN
-    low = math.floor((first - margin) * _ANGLE_GRID) / _ANGLE_GRID
-    high = math.ceil((last + margin) * _ANGLE_GRID) / _ANGLE_GRID
-    widened = max(0.0, (_NARROWEST - (high - low)) / 2)
+    margin = max(_STEP / 2, 0.35 * (last - first) / 2 if others else 0.0)  # normal tails
+    low = math.floor((first - margin) / _STEP) * _STEP
+    high = math.ceil((last + margin) / _STEP) * _STEP
+    widened = max(0.0, (4 * _STEP - (high - low)) / 2)
     return max(low - widened, 0.0), min(high + widened, math.pi)
 
 
 def _sample(inputs: Inputs) -> Tensor:
     """Some inputs that are not zero."""
     some = _some(len(inputs), inputs.points.device)
-    return some[inputs.norm[some] > 0]
+    return some[inputs.norm[some] > 0] if inputs.range[2] else some
 
 
 @cached
 def _some(count: int, device: torch.device) -> Tensor:
     """Numbers of some out of so many inputs, or of all if these are few."""
     order = torch.randperm(count, generator=torch.Generator().manual_seed(0))
-    return order[: _ALL if count <= _ALL else _SAMPLE].to(device)
+    return order[: _ALL if count <= _ALL else _ALL // 2].to(device)
 
 
 def chosen_surface(
@@ -403,15 +393,15 @@ def chosen_surface(
     Args:
         function: The kernels.
         left: The inputs of the rows.
-        right: Those of the columns; the same object if the matrix is symmetric.
+        right: The inputs of the columns; the same object if the matrix is symmetric.
         few: Pairs of different norms that are computed one by one.
     """
     dtype = left.points.dtype
-    norms = torch.cat([left.norm, right.norm])
-    norms = norms[norms > 0]
-    if not len(norms) or (right is left and len(left) == 1):  # no angle, or none but its own
+    least = min(left.range[0], right.range[0])
+    largest = max(left.range[1], right.range[1])
+    if not largest or (right is left and len(left) == 1):  # no angle, or none but its own
         return None, None
-    squared_norm = common_norm(function, norms, dtype)
+    squared_norm = common_norm(function, left, right)
     pairs = len(left) * (len(left) + 1) // 2 if right is left else len(left) * len(right)
     try:
         if squared_norm is not None:
@@ -424,7 +414,8 @@ def chosen_surface(
         if _has_kinks(function):
             low, high = max(low, _SMOOTH), min(high, math.pi - _SMOOTH)
         if low < high:
-            return surface(function, norm_span(norms), (low, high), TOLERANCE[dtype], pairs), None
+            norms = _norm_span(least, largest)
+            return surface(function, norms, (low, high), TOLERANCE[dtype], pairs), None
     except AccuracyError as error:
         _LOGGER.log(
             logging.WARNING if pairs > _MANY else logging.INFO,
@@ -440,16 +431,18 @@ def _has_kinks(function: KernelFunction) -> bool:
     return any(bool(breaks(phi, reach(phi))) for phi in function.architecture.cell_activations)
 
 
-def common_norm(function: KernelFunction, norms: Tensor, dtype: torch.dtype) -> float | None:
-    """The squared norm of all inputs, or one if norms are but factors; ``None`` if they differ."""
+def common_norm(function: KernelFunction, left: Inputs, right: Inputs) -> float | None:
+    """The squared norm of all inputs but zero, or one if norms are but factors.
+
+    ``None`` if they differ. It is rounded: another batch of them has the same series.
+    """
     if function.architecture.positively_homogeneous:
         return 1.0
-    smallest, largest = (float(end) for end in torch.aminmax(norms))
-    one = largest > 0 and largest - smallest <= _ONE_NORM[dtype] * largest
-    return shared_norm(norms, dtype) ** 2 if one else None
-
-
-def shared_norm(norms: Tensor, dtype: torch.dtype) -> float:
-    """The mean of norms that count as one, rounded: another batch of them has the same series."""
-    fraction, exponent = math.frexp(float(norms.mean()))
-    return math.ldexp(round(fraction * _NORM_STEPS[dtype]) / _NORM_STEPS[dtype], exponent)
+    dtype = left.points.dtype
+    least = min(left.range[0], right.range[0])
+    largest = max(left.range[1], right.range[1])
+    if not 0 <= largest - least <= _ONE_NORM[dtype] * largest:  # or all are zero
+        return None
+    fraction, exponent = math.frexp((least + largest) / 2)
+    steps = _NORM_STEPS[dtype]
+    return math.ldexp(round(fraction * steps) / steps, exponent) ** 2

@@ -26,7 +26,7 @@ Which = Literal["ck", "ntk"]
 
 _DEFAULT_MEMORY = 8 * 2**30
 _COPIES = 4  # of the inputs, as they are and as directions
-_SCALES = 100  # ratio of standard deviations at which small ones do not count
+_SCALES = 10  # ratio of the columns' ranges at which small ones do not count
 _FAR = 10  # standard deviations that a mean is large beside
 _CLASSES, _EACH = 20, 5  # more classes, with fewer samples each, are likely real targets
 _VECTORS = 12  # of the size of the targets, that conjugate gradients hold
@@ -235,12 +235,12 @@ def _indicated(columns: Tensor) -> tuple[Class, ...] | None:
 def warn_of_scales(x: Tensor, y: Tensor, center: bool) -> None:
     """Warn of columns of very different scales, and of large means that are not fitted."""
     if x.dim() == 2 and len(x):
-        spread = x.std(0, correction=0)
-        spread = spread[spread > 0]
-        if len(spread) > 1 and bool(spread.max() > _SCALES * spread.quantile(0.25)):
+        ranges = x.amax(0) - x.amin(0)  # rare values are not on another scale
+        ranges = ranges[ranges > 0]
+        if len(ranges) > 1 and bool(ranges.max() > _SCALES * ranges.quantile(0.25)):
             warnings.warn(
-                f"the columns of x have standard deviations from {float(spread.min()):.2g} to "
-                f"{float(spread.max()):.2g}, so a few of them dominate the kernel; standardize "
+                f"the columns of x have ranges from {float(ranges.min()):.2g} to "
+                f"{float(ranges.max()):.2g}, so a few of them dominate the kernel; standardize "
                 "them first: x = (x - x.mean(0)) / x.std(0)",
                 stacklevel=5,
             )

@@ -127,8 +127,12 @@ def distill(
         if one is not None and decisions.kind == "class":
             check_classes(one, outputs.scores.shape[-1])
     tolerance = (0.01 if y is None else 0.003) if tolerance is None else tolerance
+    if activation is None:
+        activation = ReLU()
+        if isinstance(own, ImplicitArchitecture):
+            activation = own.layers().cells[0].activation
     setting = Setting(
-        loop, inputs, outputs, decisions, labels, own, activation or _activation(own),
+        loop, inputs, outputs, decisions, labels, own, activation,
         _width(loop, inputs, own) if width is None else integer("width", width, at_least=1),
         counts, real("tolerance", tolerance, above=0, below=1), epochs, batch_size, seed,
     )  # fmt: skip
@@ -177,12 +181,6 @@ def _checked(name: str, x: Any, y: object) -> tuple[Any, ...]:
     if y is not None and y.is_floating_point() and not bool(y.isfinite().all()):
         raise ValueError(f"{name} must have finite targets, got NaN or infinity among them")
     return inputs
-
-
-def _activation(architecture: Architecture | None) -> Activation:
-    if isinstance(architecture, ImplicitArchitecture):
-        return architecture.layers().cells[0].activation
-    return ReLU()
 
 
 @torch.no_grad()

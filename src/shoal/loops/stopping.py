@@ -14,7 +14,7 @@ from torch.nn import Module
 from shoal.core.checks import as_path, integer, real, seeded
 from shoal.core.files import finite, write_json
 from shoal.core.words import counted
-from shoal.loops.decisions import Decision, Decisions, decisions_of
+from shoal.loops.decisions import IGNORED, Decision, Decisions, decisions_of
 from shoal.loops.find import find_loop
 from shoal.loops.loop import Loop, Memory, Output, State, Stopping, rows_of
 from shoal.loops.trace import batch_of, first_samples, rows_of_inputs
@@ -200,6 +200,10 @@ def stop_rule(
     inputs = inputs or loop.inputs
     steps = integer("steps", loop._count(steps), at_least=3)
     check_loop(loop)
+    if isinstance(y, Tensor) and y.dim() and len(y) == batch_of(inputs):
+        labeled = (y.reshape(len(y), -1) != IGNORED).any(1).nonzero()[:, 0]
+        if len(labeled):  # samples without labels say nothing about the risk
+            inputs, y = rows_of_inputs(inputs, labeled), y[labeled]
     few = first_samples(inputs, _BLOCK)
     with evaluating(nn.ModuleList(loop.modules)), torch.no_grad():
         first = loop.run(*few, steps=steps)

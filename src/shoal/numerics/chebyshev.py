@@ -176,9 +176,9 @@ def fit(
 ) -> Chebyshev:
     """Chebyshev series within ``tolerance`` of smooth functions on a closed interval.
 
-    The degree is doubled until the coefficients have died away. The error that the result states
-    adds up what was cut off, an extrapolation of what was never seen, the largest residual at
-    points off the grid, and rounding. A peak far narrower than the distance of all these points
+    The degree is doubled until the coefficients are negligible. The stated error is the sum of
+    the coefficients that were left out, an extrapolation of all later ones, the largest residual
+    at points off the grid, and rounding. A peak far narrower than the distance of all these points
     cannot be caught. Several functions have the degree that the worst of them needs.
 
     Args:
@@ -186,10 +186,8 @@ def fit(
         span: Both ends of the interval.
         tolerance: Largest error, absolute.
         max_degree: Largest degree that is tried.
-        first_degree: The least one. A function that is computed faster at many points than at few
-            wants a larger one.
-        check_points: How many points off the grid there are; none if what is made of the series is
-            verified as a whole.
+        first_degree: Smallest degree; larger where many points cost little more than few.
+        check_points: Number of points off the grid; none if the result is verified elsewhere.
 
     Raises:
         AccuracyError: If the tolerance cannot be met.

@@ -19,9 +19,9 @@ class CholeskyFactor(Operator):
     from the left, by products of matrices: of $n^3/3$ operations all but a share of panel$/n$.
 
     Args:
-        matrix: $K$ on and above the diagonal, contiguous; what is below is overwritten, and the
-            diagonal too.
-        diagonal: That of $K$, again.
+        matrix: $K$ on and above the diagonal, contiguous; overwritten below and on the
+            diagonal.
+        diagonal: A copy of the diagonal of $K$.
         ridge: $\lambda$.
         on_panel: Called with the share of the work that is done.
 

@@ -133,10 +133,7 @@ def _sweep(reached: Tensor, rtol: float) -> float:
 
 
 def unit(b: Tensor) -> Tensor:
-    """Powers of two by which columns are divided where their squares are no ordinary numbers.
-
-    All others get one, so that their iterations are those of the columns themselves.
-    """
+    """Divisors of columns: powers of two where squares would overflow or underflow, or one."""
     largest = b.abs().amax(0)
     low, high = torch.finfo(b.dtype).tiny ** 0.25, torch.finfo(b.dtype).max ** 0.25
     ordinary = (largest == 0) | ((largest >= low) & (largest <= high))

@@ -30,7 +30,7 @@ class Eigenpair(NamedTuple):
 
     Attributes:
         value: The Rayleigh quotient of the vector.
-        vector: Of length one: a start for the matrices that come next.
+        vector: A vector of length one; a start for similar matrices.
     """
 
     value: float
@@ -129,11 +129,11 @@ def start_vector(size: int, like: Tensor) -> Tensor:
 def dominant_singular_pair(matrix: Tensor, near: Tensor | None = None) -> Eigenpair:
     """The largest singular value, within about 1e-5 of it, and its right singular vector.
 
-    It is the norm of the matrix; the result is never above it but for rounding.
+    The largest singular value is the norm of the matrix; up to rounding, the result is not above.
 
     Args:
-        matrix: Of any shape (rows, columns).
-        near: The right singular vector of a similar one.
+        matrix: The matrix. shape: (rows, columns)
+        near: The right singular vector of a similar matrix.
     """
     matrix = matrix if matrix.dtype.itemsize >= 4 else matrix.float()
 

@@ -4,13 +4,8 @@ Where all inputs have one norm, or norms are but factors, a kernel divided by th
 diagonal is an analytic function of the angle, and up to angles near $\pi$ of $\sin\tfrac\theta2$,
 the root of $(1 - \cos\theta)/2$. A polynomial of that, a dozen multiplications, gives entries with
 an error of about 1e-7, and blocks of them are multiplied from both sides and forgotten: only the
-cosines of a block are ever in memory.
-Inner products of half-precision numbers are summed in float32. One pass over them makes a tile of
-the kernel, by a polynomial in $\sin\tfrac\theta2 = \sqrt{(1 - \cos\theta)/2}$, and multiplies it
-from both sides: its rows with the vectors of the columns, and its columns with the vectors of the
-rows. On an H200 a block of 32,768² entries with 784 features takes 2.7 ms for inner products of
-whole numbers (6.1 ms for those of two halves) and 4.0 ms for the pass; a single pass that makes the
-inner products too takes 8.6 ms, since tiles that leave room for the kernel are slower.
+cosines of a block are ever in memory. On an H200 a block of 32,768² entries with 784 features takes
+2.7 ms for inner products of whole numbers (6.1 ms for sums of two halves) and 4.0 ms for the pass.
 """
 
 import math
@@ -33,22 +28,13 @@ from shoal.numerics import chebyshev_nodes, coefficients_from_values
 if TYPE_CHECKING:
     from shoal.kernels.plan import Plan
 
-_BLOCK = (8192, 65536)
-_VECTORS = 16  # that are multiplied together
+_BLOCK = (8192, 65536)  # rows and columns
+_VECTORS = 16  # columns that are multiplied together
 _TILE = 64  # rows and columns
-_SPAN = 16  # tiles side by side that one program has
-_WARPS = 4
-_ALIGNED = 64  # features of rounded directions, of which products are fast
+_SPAN = 16  # tiles of a program, side by side
 _CHUNK = 2**16  # rows that are rounded together
-_LARGEST = 255  # whole number that is looked for
-_NEAR = 1e-4  # to whole numbers
-_EVEN = 16  # split directions and features, of which products are fast
 _WHOLE = 4000.0  # norm of a direction as whole numbers: with up to 36,000 features below 2¹²
-_UNIT = 256.0  # of two halves, so that the smaller is an ordinary number
-_DEGREE, _LAST = 8, 32  # of the polynomial: the first that is tried, and the last
-_ENOUGH = 3e-8  # the last coefficients of its series in Chebyshev's form, where they are enough
-_WIDE = -0.7  # cosine below which polynomials are those of the angle itself
-_MARGIN = 0.01  # of the least cosine, which is found in half precision
+_UNIT = 256.0  # norm of a direction as two halves, so that the smaller is an ordinary number
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +60,7 @@ class SplitDirections:
     @classmethod
     def of(cls, unit: Tensor) -> "SplitDirections":
         """Both parts of directions. shape: (n, p)."""
-        rows, features = (extent + -extent % _EVEN for extent in unit.shape)
+        rows, features = (extent + -extent % 16 for extent in unit.shape)  # for fast products
         numbers = unit.new_zeros(rows, 4, features, dtype=torch.float16)
         parts = zip(unit.split(_CHUNK), numbers[: len(unit)].split(_CHUNK), strict=True)
         for some, (rest, whole, *others) in ((u, n[..., : u.shape[1]].unbind(1)) for u, n in parts):
@@ -118,7 +104,7 @@ class Rounded:
     Attributes:
         rows: Multiples of the directions; rows of zeros may follow them. shape: (n, k)
         columns: Numbers whose products with these are multiples of cosines. shape: (n, k)
-        scale: What makes cosines of the products, for rows and columns alike. shape: (n,)
+        scale: Factors of rows and columns that turn products into cosines. shape: (n,)
     """
 
     rows: Tensor
@@ -159,7 +145,7 @@ def _halves(unit: Tensor) -> Rounded:
 
 
 def _pixels(unit: Tensor) -> Tensor | None:
-    """Whole numbers of which the rows are multiples, in float16; ``None`` if some are not."""
+    """Whole numbers up to 255 in the directions of the rows, in float16; or ``None``."""
     parts = []
     for some in (unit[:1], *unit[1:].split(_CHUNK)):  # the first tells nearly all
         ratio = some / some.abs().amax(1, keepdim=True).clamp(min=torch.finfo(some.dtype).tiny)
@@ -167,10 +153,10 @@ def _pixels(unit: Tensor) -> Tensor | None:
             torch.zeros_like(some, dtype=torch.float16),
             torch.arange(len(some), device=some.device),
         )
-        for largest in range(_LARGEST, 0, -1):
+        for largest in range(255, 0, -1):
             numbers = ratio[left] * largest
             rounded = numbers.round()
-            met = (numbers - rounded).abs().amax(1) < _NEAR
+            met = (numbers - rounded).abs().amax(1) < 1e-4
             part[left[met]] = rounded[met].half()
             left = left[~met]
             if not len(left):
@@ -184,7 +170,7 @@ def _pixels(unit: Tensor) -> Tensor | None:
 def _padded(numbers: Tensor) -> Tensor:
     """The same with zeros, so that tiles are whole."""
     size, width = numbers.shape
-    return torch.nn.functional.pad(numbers, (0, -width % _ALIGNED, 0, -size % _TILE))
+    return torch.nn.functional.pad(numbers, (0, -width % 64, 0, -size % _TILE))
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,7 +188,7 @@ class RoundedProducts:
     kernel: int
 
     def product(self, vectors: Tensor, rank: int, num_processes: int) -> Tensor:
-        """What one of several processes has of the product with columns, in float64."""
+        """The part of the product with columns of one process, in float64."""
         inputs, scale = self._inputs, self.plan.rows.scale[self.kernel].double()[:, None]
         size = len(inputs.rows)
         given = vectors.new_zeros(size, vectors.shape[1], dtype=torch.float32)
@@ -240,7 +226,7 @@ class RoundedProducts:
                 found = inputs.rows[rows] @ inputs.columns[columns].T
                 cosine = found.float() * inputs.scale[rows, None] * inputs.scale[columns]
                 least = min(least, float(cosine.min()))
-        return max(least - _MARGIN, -1.0)
+        return max(least - 0.01, -1.0)  # an error of half precision
 
 
 def rounded_products(plan: "Plan", kernel: int) -> RoundedProducts | None:
@@ -257,14 +243,14 @@ def _blocks(start: int, stop: int, step: int) -> Iterator[slice]:
 
 def _fitted(surface: Surface, kernel: int, least: float) -> Polynomial:
     """The kernel as a polynomial, for cosines from the least one on."""
-    of_angle = least < _WIDE  # where the half sine is stationary, and angles are not analytic in it
+    of_angle = least < -0.7  # where the half sine is stationary, and angles are not analytic in it
     end = math.acos(least) if of_angle else math.sqrt((1 - least) / 2)
-    for degree in range(_DEGREE, _LAST + 1, 2):
+    for degree in range(8, 33, 2):
         nodes = chebyshev_nodes(degree, 0.0, end)
         one = nodes.new_ones(degree + 1, 1)
         values = surface.pairs(one, one, nodes if of_angle else 2 * nodes.asin())[kernel]
         series = coefficients_from_values(values)
-        if float(series[-2:].abs().max()) < _ENOUGH:
+        if float(series[-2:].abs().max()) < 3e-8:  # as in float32
             break
     powers = np.polynomial.chebyshev.cheb2poly(series.numpy())
     numbers = torch.from_numpy(np.concatenate([[2 / end], powers[::-1]])).float()
@@ -281,9 +267,9 @@ def _multiply_blocks(
     r"""Products of a block of a kernel matrix with vectors of both sides, in float64.
 
     Args:
-        polynomial: The kernel, divided by the roots of its diagonal.
-        rows: Directions of the rows, and vectors $l$. shape: (n, q), with n a multiple of 64
-        columns: Directions of the columns, and vectors $r$. shape: (m, q), with m such a multiple
+        polynomial: The normalized kernel.
+        rows: Directions of the rows, and vectors $l$. shape: (n, q), n a multiple of 64
+        columns: Directions of the columns, and vectors $r$. shape: (m, q), m a multiple of 64
         diagonal: Whether the block is on the diagonal of the matrix, where cosines are one.
 
     Returns:
@@ -316,7 +302,7 @@ def _multiply_blocks(
                 tile=_TILE,
                 span=_SPAN,
                 vectors=_VECTORS,
-                num_warps=_WARPS,
+                num_warps=4,
             )
         downs.append(down.sum(0, dtype=torch.float64))
         alongs.append(downs[-1] if diagonal else along.sum(0, dtype=torch.float64))
@@ -324,7 +310,7 @@ def _multiply_blocks(
 
 
 def _vectors(some: Tensor) -> Tensor:
-    """As many as are multiplied together."""
+    """Vectors with zeros, up to as many as are multiplied together."""
     return torch.nn.functional.pad(some, (0, _VECTORS - some.shape[1])).contiguous()
 
 

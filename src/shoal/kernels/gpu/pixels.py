@@ -17,7 +17,7 @@ largest change is negligible in float32.
 $$\Lambda_l = v_l P(\Sigma_{l-1}) + \beta_l, \quad \Sigma_l = k_l^2 D(\Lambda_l), \quad
 \Theta_l = k_l^2 \dot D(\Lambda_l) \circ (v_l P(\Theta_{l-1}) + w_l P(\Sigma_{l-1}) + w'_l),$$
 
-so that no layer has to be kept. What is read for each layer are the variances of both images.
+so that no layer has to be kept. Each layer reads the variances of both images.
 """
 
 from contextlib import nullcontext
@@ -27,19 +27,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from shoal.kernels.images.fused_passes import Equilibrium
+from shoal.kernels.images.fused_passes import MOST_STEPS, Equilibrium
 
-_LEAST_SIDE = 16  # of a matrix that tensor cores multiply
-_HELD = 16  # numbers of a field that a thread holds: with less, tensor cores repeat their work
-_MOST_STEPS = 1000
 _TOLERANCE = 3e-6  # the largest residual, relative to the largest number, that ends an iteration
 _STALLED = 4e-6  # that rounding may have left
-_LOWEST = -1 / 3  # eigenvalues of averages over patches are at least this times the largest
 
 
 def pixel_tiles(
-    images: tuple[Tensor, Tensor],
-    variances: tuple[Tensor, Tensor],
+    images: Tensor,
+    variances: Tensor,
     index: tuple[Tensor, Tensor],
     displacements: Tensor,
     bands: tuple[Tensor, Tensor],
@@ -50,14 +46,14 @@ def pixel_tiles(
     """Sums of both kernels over all pairs of pixels, computed in float32 and added in float64.
 
     Args:
-        images: Those of rows and columns, contiguous. shape: (n, channels, height, width)
-        variances: Of what each of their pixels sees at equilibrium. shape: (n, height, width)
+        images: The images, contiguous. shape: (n, channels, height, width)
+        variances: Variances of their pre-activations. shape: (n, height, width)
         index: The numbers of the images of each pair. shapes: (pairs,)
         displacements: Numbers of pixels that partners are displaced by.
         bands: For each displacement along either axis, the matrix that sums along it. shapes:
             (height, height, height), (width, width, width)
         network: The equilibrium.
-        share: What a pixel counts in the average over a patch.
+        share: The weight of a pixel in the average over a patch.
 
     Returns:
         Sums of CK and NTK. shape: (2, pairs)
@@ -65,16 +61,16 @@ def pixel_tiles(
     Raises:
         ArithmeticError: If an iteration did not end.
     """
-    sizes = _launch_sizes(images[0])
+    sizes = _launch_sizes(images)
     padded = _padded_bands(bands, sizes)
     pairs, steps = len(index[0]), len(displacements)
-    out = images[0].new_empty(3, pairs * steps)
+    out = images.new_empty(3, pairs * steps)
     readout, entering, given, biases = network.shares
     # elsewhere there is Triton's interpreter
-    with torch.cuda.device(images[0].device) if images[0].is_cuda else nullcontext():
+    with torch.cuda.device(images.device) if images.is_cuda else nullcontext():
         _equilibrium_pair[(pairs * steps,)](
-            *images,
-            *variances,
+            images,
+            variances,
             *index,
             displacements,
             *padded,
@@ -88,8 +84,8 @@ def pixel_tiles(
             entering * share,
             given * share,
             biases,
-            *network.chebyshev(_LOWEST),
-            _MOST_STEPS,
+            *network.chebyshev(),
+            MOST_STEPS,
             _TOLERANCE,
             _STALLED,
             **sizes,
@@ -118,10 +114,8 @@ def pixel_tiles(
     ]
 )
 def _equilibrium_pair(
-    left,
-    right,
-    left_variance,
-    right_variance,
+    images,
+    variances,
     rows_of,
     columns_of,
     displacements,
@@ -161,9 +155,9 @@ def _equilibrium_pair(
     first_band = _band(down_bands, down, rows)
     second_band = _band(across_bands, along, columns)
 
-    products = _products_of(left, right, i, j, here, there, inside, size, channels)
-    a = tl.load(left_variance + i * size + here, mask=inside, other=0.0)
-    b = tl.load(right_variance + j * size + there, mask=inside, other=0.0)
+    products = _products_of(images, i, j, here, there, inside, size, channels)
+    a = tl.load(variances + i * size + here, mask=inside, other=0.0)
+    b = tl.load(variances + j * size + there, mask=inside, other=0.0)
     root = tl.sqrt(a) * tl.sqrt(b)
     unit = _largest(root) + 1e-30  # of all that follows
     root = root / unit
@@ -226,20 +220,9 @@ def pixel_chains(
 ) -> Tensor:
     r"""Sums of both kernels over all pairs of pixels, computed in float32 and added in float64.
 
-    Args:
-        images: Contiguous. shape: (n, channels, height, width)
-        variances: Of what each of their pixels sees in each layer. shape: (n, layers, height,
-            width)
-        index: The numbers of the images of each pair. shapes: (pairs,)
-        displacements: Numbers of pixels that partners are displaced by.
-        bands: For each displacement along either axis, the matrix that sums along it. shapes:
-            (height, height, height), (width, width, width)
-        layers: For each layer, $v$, $\beta$, $k^2$, $w$ and $w'$; what multiplies sums over
-            patches includes what a pixel counts in their average. shape: (layers, 5)
-        readout: What the readout counts in the NTK.
-
-    Returns:
-        Sums of CK and NTK. shape: (2, pairs)
+    See :func:`pixel_tiles`. Variances have the shape (n, layers, height, width). ``layers`` has
+    $v$, $\beta$, $k^2$, $w$ and $w'$ of each layer, shape (layers, 5); factors of sums over patches
+    include the weight of a pixel in an average. ``readout`` is the share of the readout in the NTK.
     """
     sizes = _launch_sizes(images)
     padded = _padded_bands(bands, sizes)
@@ -298,7 +281,7 @@ def _chain_pair(
     first_band = _band(down_bands, down, rows)
     second_band = _band(across_bands, along, columns)
 
-    value = _products_of(images, images, i, j, here, there, inside, size, channels)
+    value = _products_of(images, i, j, here, there, inside, size, channels)
     unit = _largest(value) + 1e-30  # of covariances and tangents
     value = value / unit
     tangent = tl.zeros_like(value)
@@ -328,8 +311,9 @@ def _chain_pair(
 def _launch_sizes(images: Tensor) -> dict[str, int]:
     """The sizes of images, of the tiles that hold a field of them, and the warps of a program."""
     channels, height, width = images.shape[1:]
-    rows, columns = (max(_LEAST_SIDE, triton.next_power_of_2(side)) for side in (height, width))
-    warps = max(1, rows * columns // (32 * _HELD))
+    # tensor cores multiply squares of 16, and repeat work where a thread holds fewer numbers
+    rows, columns = (max(16, triton.next_power_of_2(side)) for side in (height, width))
+    warps = max(1, rows * columns // (32 * 16))
     return {
         "channels": channels,
         "height": height,
@@ -375,9 +359,9 @@ def _band(bands, number, side: tl.constexpr):
 
 
 @triton.jit
-def _products_of(left, right, i, j, here, there, inside, size, channels: tl.constexpr):
+def _products_of(images, i, j, here, there, inside, size, channels: tl.constexpr):
     """Inner products of pixels over channels."""
-    first, second = left + i * channels * size + here, right + j * channels * size + there
+    first, second = images + i * channels * size + here, images + j * channels * size + there
     products = tl.load(first, mask=inside, other=0.0) * tl.load(second, mask=inside, other=0.0)
     for channel in tl.static_range(1, channels):
         mine = tl.load(first + channel * size, mask=inside, other=0.0)

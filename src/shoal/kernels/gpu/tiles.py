@@ -7,32 +7,24 @@ Series are sums of powers, which take half of the operations, where coefficients
 it, and Chebyshev series elsewhere.
 """
 
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 import triton
 import triton.language as tl
-from numpy.polynomial.chebyshev import cheb2poly
 from torch import Tensor
 from triton.language.extra import libdevice
 
 from shoal.core.caches import cached
-from shoal.kernels.blocks import Block, Blocks, Directions, EvaluatedBlock, Pair, Some
+from shoal.kernels.blocks import Block, Blocks, Directions, EvaluatedBlock, Pair, Some, series_of
 from shoal.kernels.gpu.half_precision import SplitDirections
-from shoal.kernels.surface import Span, Surface, padded, shortened, to_unit
-from shoal.numerics import chebyshev_basis, chebyshev_nodes
+from shoal.kernels.surface import Surface, padded
 
-_SQUARE = (32, 32, 8)  # rows, columns and warps of a tile; measured, as are the following
-_COLUMNS, _WARPS = 256, 1  # of a tile that has one row
-_SPAN = 4  # such tiles that one program has, with the same coefficients
-_MIRRORED = 64  # rows and columns of a tile that is transposed
+# measured on an H200
+_SQUARE = (32, 32, 8)  # rows, columns and warps of a tile
+_COLUMNS, _SPAN = 256, 4  # columns of a tile with one row, and such tiles of a program
 _UNROLLED = 4  # steps of the recurrence
-_GROWTH = 4.0  # of the coefficients, up to which series are summed as powers
-_LONGER = 12  # terms of all functions of a norm that cost no more than an arc cosine
-_CUT = {torch.float64: 2e-12, torch.float32: 1e-9}  # of the diagonal, that may be left out
 
 
 class Tiles(Blocks):
@@ -66,7 +58,7 @@ class Tiles(Blocks):
         return EvaluatedBlock(_on_host(beyond), mirrored=mirrored is not None)
 
     def mirror(self, matrix: Tensor, rows: slice) -> None:
-        """Copy what a strip of rows of a square matrix has above the diagonal to below it."""
+        """Copy the part of a strip of rows above the diagonal to below it."""
         if matrix.stride(1) == 1:
             _mirror_tiles(matrix, rows)
         else:
@@ -74,7 +66,7 @@ class Tiles(Blocks):
 
 
 def _on_host(flag: Tensor) -> Callable[[], bool]:
-    """A number on its way to the host, and what waits for it."""
+    """Start to copy a number to the host, and return a function that waits for it."""
     number = torch.empty(1, dtype=flag.dtype, pin_memory=True).copy_(flag, non_blocking=True)
     arrived = torch.cuda.current_stream(flag.device).record_event()
 
@@ -92,17 +84,14 @@ class _SeriesForm(NamedTuple):
         of_angle: Whether they are in the angle; otherwise they are in the cosine.
         powers: Whether they are sums of powers; otherwise they are Chebyshev series.
         ends: The middle of the range of that variable, 2 / width, and the least and the largest
-            cosine that the surface knows.
-        falling: What Chebyshev coefficients contribute to those that are summed, the highest terms
-            first, for each function of a column's norm. shape: (rank, terms, terms)
-        groups: How many of the terms matter for each of these functions, in fours.
-        terms: How many there are.
+            cosine of the surface.
+        groups: The number of terms that matter for each function of a column's norm, in fours.
+        terms: The number of terms.
     """
 
     of_angle: bool
     powers: bool
     ends: Tensor
-    falling: Tensor
     groups: Tensor
     terms: int
 
@@ -111,62 +100,21 @@ class _SeriesForm(NamedTuple):
 def _values_form(
     surface: Surface, dtype: torch.dtype, device: torch.device
 ) -> tuple[_SeriesForm, Tensor]:
-    """The form of both kernels that is cheapest, and what functions of a row's norm contribute.
+    """The form of both kernels that is cheapest, and the coefficients of each function of a row.
 
-    The latter are coefficients of both kernels in turn. shape: (rank, rank * terms * 2)
+    The latter are of both kernels in turn, the highest terms first.
+    shape: (rank, rank * terms * 2)
     """
-    cut = _CUT[dtype] if surface.rank > 1 else _CUT[dtype] / 10  # series of one norm are better
-    core, (low, high) = _in_cosines(surface, cut), surface.angles
-    if core is None:
-        core = surface.coefficients
-        form = _form(surface, core, cut, surface.angles)
-    else:
-        form = _form(surface, core, cut, (math.cos(high), math.cos(low)))
-    series = torch.einsum("qrsk,skp->rspq", padded(core, form.terms), form.falling)
-    return _on_device(form, dtype, device), series.flatten(1).to(dtype).contiguous().to(device)
-
-
-def _in_cosines(surface: Surface, tolerance: float) -> Tensor | None:
-    """Coefficients of series in the cosines instead; ``None`` if these are much longer.
-
-    Next to 0 and π kernels are series in the angle, of which the cosine knows the square: so
-    the series must have ended well before there are no more nodes.
-    """
-    low, high = surface.angles
-    terms = surface.coefficients.shape[-1]
-    nodes = chebyshev_nodes(2 * terms + _LONGER, math.cos(high), math.cos(low)).acos()
-    basis = chebyshev_basis(to_unit(nodes, surface.angles), terms - 1)
-    found, _ = shortened(surface.coefficients @ basis, tolerance)
-    longer, ended = found.shape[-1] - terms, found.shape[-1] <= 3 * len(nodes) // 4
-    return found if ended and surface.rank * longer <= _LONGER else None
-
-
-def _form(surface: Surface, core: Tensor, cut: float, span: Span) -> _SeriesForm:
-    """The form of series in the angle or the cosine. shape: (several, rank, rank, terms)."""
-    most = surface.basis.abs().sum(1)  # of the functions of a norm
-    size = torch.einsum("r,qrsk,s->sqk", most, core.abs(), most).amax(1)
-    needed = (size.flip(1).cumsum(1).flip(1) > cut / 2 / surface.rank).sum(1)
-    groups = (needed + _UNROLLED - 1) // _UNROLLED
-    terms = _UNROLLED * max(1, int(groups.max()))  # a kernel may be zero
-    used = torch.arange(terms) < _UNROLLED * groups[:, None]
-    polynomials = [np.pad(p, (0, terms - len(p))) for p in map(cheb2poly, np.eye(terms))]
-    basis, known = torch.from_numpy(np.stack(polynomials)), padded(core, terms) * used
-    powers = bool((known @ basis).abs().sum() <= _GROWTH * known.abs().sum())
-    if not powers:
-        basis = torch.eye(terms, dtype=torch.float64)
-    ends = [sum(span) / 2, 2 / (span[1] - span[0]), *surface.cosines]
-    falling = basis.flip(1) * used[..., None]
-    numbers = torch.tensor(ends, dtype=torch.float64)
-    return _SeriesForm(span == surface.angles, powers, numbers, falling, groups.int(), terms)
-
-
-def _on_device(form: _SeriesForm, dtype: torch.dtype, device: torch.device) -> _SeriesForm:
-    """The same in a dtype of a device."""
-    return form._replace(
-        ends=form.ends.to(device, dtype),
-        falling=form.falling.to(device, dtype),
-        groups=form.groups.to(device),
+    form = series_of(surface, dtype)
+    groups = (form.lengths + _UNROLLED - 1) // _UNROLLED
+    terms = _UNROLLED * max(1, int(groups.max()))
+    series = padded(form.core, terms).flip(-1).permute(1, 2, 3, 0).flatten(1).contiguous()
+    low, high = form.span
+    ends = torch.tensor([(low + high) / 2, 2 / (high - low), *surface.cosines], dtype=torch.float64)
+    on_device = _SeriesForm(
+        form.of_angle, form.powers, ends.to(device, dtype), groups.int().to(device), terms
     )
+    return on_device, series.to(device, dtype)
 
 
 def _evaluate_series(
@@ -180,12 +128,12 @@ def _evaluate_series(
     """Write both kernels of a block where norms are but factors.
 
     Args:
-        form: How series are summed.
-        series: Those of both kernels in turn. shape: (1, terms * 2)
+        form: The form of the series.
+        series: Series of both kernels in turn. shape: (1, terms * 2)
         block: The block; of a symmetric matrix it begins at the diagonal.
-        out: Where the results go; their rows are contiguous.
-        mirrored: Where those above the diagonal go too, transposed; those below it go nowhere then.
-        beyond: A number that becomes one if some cosine is beyond those that the surface knows.
+        out: The results; their rows are contiguous.
+        mirrored: Transposed results above the diagonal; those below it are not written then.
+        beyond: Set to one if some cosine is out of the range of the surface.
     """
     cosine = block.cosine
     count, size = cosine.shape
@@ -235,7 +183,7 @@ def _place(c, ends, of_angle: tl.constexpr):
 
 @triton.jit
 def _tell(beyond, c, ends, inside):
-    """Note that a cosine is beyond those of the surface, if one is."""
+    """Set a flag if a cosine is out of the range of the surface."""
     strange = inside & ((c < tl.load(ends + 2)) | (c > tl.load(ends + 3)))
     tl.store(beyond + tl.zeros_like(c).to(tl.int32), tl.full(c.shape, 1, tl.int32), mask=strange)
 
@@ -324,15 +272,10 @@ def _series_tile(
 def _evaluate_rows(
     form: _SeriesForm, series: Tensor, block: Block, out: Pair, beyond: Tensor
 ) -> None:
-    """Write both kernels of a block whose rows have series of their own.
+    """Write both kernels of a block with one series for each row; see :func:`_evaluate_series`.
 
-    Args:
-        form: How series are summed.
-        series: Those of the rows, for each function of a column's norm, of both kernels in turn.
-            shape: (n, rank * terms * 2)
-        block: The block.
-        out: Where the results go; their rows are contiguous.
-        beyond: A number that becomes one if some cosine is beyond those that the surface knows.
+    The series are of both kernels in turn, for each function of a column's norm.
+    shape: (n, rank * terms * 2)
     """
     rows, columns, cosine = block.rows, block.columns, block.cosine
     count, size = cosine.shape
@@ -367,7 +310,7 @@ def _evaluate_rows(
             columns=_COLUMNS,
             span=_SPAN,
             unrolled=_UNROLLED,
-            num_warps=_WARPS,
+            num_warps=1,
         )
 
 
@@ -428,19 +371,11 @@ def _row_tile(
 
 
 def _mirror_tiles(matrix: Tensor, rows: slice) -> None:
-    """Copy what a strip of rows has above the diagonal to below it.
-
-    Args:
-        matrix: A square matrix whose columns are contiguous. shape: (n, n)
-        rows: The strip.
-    """
-    size = len(matrix)
-    tiles = (
-        triton.cdiv(size - rows.start, _MIRRORED),
-        triton.cdiv(rows.stop - rows.start, _MIRRORED),
-    )
+    """Copy the part of a strip above the diagonal to below it; columns are contiguous."""
+    size, side = len(matrix), 64
+    tiles = triton.cdiv(size - rows.start, side), triton.cdiv(rows.stop - rows.start, side)
     with torch.cuda.device(matrix.device):
-        _mirror[tiles](matrix, rows.start, rows.stop, size, matrix.stride(0), side=_MIRRORED)
+        _mirror[tiles](matrix, rows.start, rows.stop, size, matrix.stride(0), side=side)
 
 
 @triton.jit(do_not_specialize=["start", "stop", "size", "stride"])

@@ -25,9 +25,8 @@ from shoal.kernels.images.fused_passes import FusedPixels
 from shoal.kernels.images.pixels import Images, PixelPairs, Pixels
 from shoal.kernels.recursions import network_kernels
 
-_FUSED_BYTES = 64  # that a pair of images takes in a fused pass: indices and sums
-_BYTES = 152  # that a pair of pixels takes at the peak; measured
-_COPIES = 12  # of these where derivatives are taken
+_FUSED_BYTES = 64  # of a pair of images in a fused pass: indices and sums
+_BYTES = 152  # of a pair of pixels at the peak; measured
 
 Progress = Callable[[int], object]
 
@@ -37,11 +36,11 @@ class ImageKernels:
     """Kernels of images: no functions of norms and inner products, but of all pairs of pixels.
 
     Attributes:
-        architecture: Whose kernels they are.
+        architecture: The network.
         trainable: The groups of parameters that the NTK counts.
         variances: Tensors that stand for variances of the architecture, which has their values.
-        precision: The dtype in which a GPU may compute them, with its errors; that of the images by
-            default.
+        precision: The dtype in which a GPU may compute them, with its errors; the dtype of the
+            images by default.
     """
 
     architecture: ImageArchitecture
@@ -66,11 +65,11 @@ class ImageKernels:
     def checked(
         self, x1: object, x2: object | None = None, *, diag: bool = False
     ) -> tuple[Tensor, Tensor | None]:
-        """The images of rows and columns, or an error that says what is wrong with them."""
+        """The images of rows and columns, checked."""
         return checked_images(self.architecture, x1, x2, diag=diag, empty=True)
 
     def samples(self, name: str, x: object) -> Tensor:
-        """Images, at least one, or an error that says what is wrong with them."""
+        """Images, at least one, checked."""
         return checked_image_samples(name, x, self.architecture)
 
     def plan(self, first: Tensor, second: Tensor | None, memory: int | None = None) -> "ImagePlan":
@@ -123,7 +122,7 @@ class ImagePlan:
 
     Attributes:
         function: The kernels.
-        images: Those of the rows, then those of the columns, if these are others.
+        images: The images of the rows, then of the columns, if these are others.
         shape: Rows and columns.
         symmetric: Whether rows and columns are the same images.
         memory: Most bytes for a block of entries.
@@ -210,7 +209,7 @@ class ImagePlan:
         return strips(self.shape, step, symmetric=self.symmetric)
 
     def fill(self, strip: Strip, out: Some, progress: Progress | None = None) -> None:
-        """Write both kernels of a strip; what lies below a diagonal is not to be used."""
+        """Write both kernels of a strip; entries below a diagonal are not to be used."""
         for i, j in self.entries(strip.shape):
             values = self.values(i + strip.rows.start, j + strip.columns.start, progress)
             for matrix, numbers in zip(out, values, strict=True):
@@ -218,7 +217,7 @@ class ImagePlan:
                     matrix[i, j] = _finite(numbers, matrix.dtype).to(matrix)
 
     def mirror(self, matrix: Tensor, strip: Strip) -> None:
-        """Copy what a strip of a symmetric matrix has above the diagonal to below it."""
+        """Copy the part of a strip above the diagonal to below it, in a symmetric matrix."""
         if self.symmetric:
             backend_for(matrix.device).mirror(matrix, strip.rows)
 
@@ -264,7 +263,7 @@ class ImagePlan:
 
     @property
     def read(self) -> float:
-        """What a pair of pixels counts in the output."""
+        """The weight of a pair of pixels in the output."""
         if self.function.architecture.pooling == "sum":
             return 1.0
         return 1 / (math.prod(self.images.pairs.sides) * len(self.displacements))
@@ -274,7 +273,7 @@ class ImagePlan:
         return
 
     def pull(self, upstream: Upstream, names: Sequence[str]) -> tuple[list[Tensor], list[float]]:
-        """Gradients of the images and of variances, given those of the matrix or of its diagonal.
+        """Gradients of the images and of variances, given gradients of the matrix or its diagonal.
 
         Blocks are computed again, and differentiated implicitly.
         """
@@ -287,7 +286,7 @@ class ImagePlan:
         small = replace(
             self,
             function=replace(self.function, variances=tuple(leaves.items())),
-            memory=self.memory // _COPIES,
+            memory=self.memory // 12,  # copies for derivatives
             fused=None,
         )
         total = [torch.zeros_like(t, dtype=torch.float64) for t in (self.like, *leaves.values())]
@@ -304,7 +303,7 @@ class ImagePlan:
     def _pulled(
         self, i: Tensor, j: Tensor, upstream: Tensor, leaves: Mapping[str, Tensor]
     ) -> list[Tensor]:
-        """What some entries contribute to the gradients of all images and of variances."""
+        """Shares of some entries in the gradients of all images and of variances."""
         shift = 0 if self.symmetric else self.shape[0]
         used, places = torch.cat([i, j + shift]).unique(return_inverse=True)
         block = self.like[used].double().requires_grad_()

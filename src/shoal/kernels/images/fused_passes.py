@@ -19,23 +19,20 @@ from shoal.kernels.recursions import Loop, network_kernels
 if TYPE_CHECKING:
     from shoal.kernels.images.function import ImageKernels
 
-_MOST_SIDE = 64  # pixels along an axis that registers hold
-_PROGRAMS = 2**22  # pairs of images, times displacements, of one launch
-_PAIRS = 2**14  # of images that threads take at once
-_IMAGES = 2**12  # whose pixels with themselves are computed at once
+MOST_STEPS = 1000  # of an iteration in a fused pass
 _MANY = 2**18  # pairs of pixels for which loading compiled loops pays
-_EDGE = 0.999  # of the gain up to which the iteration is worth its steps
+_IMAGES = 2**12  # whose pixels with themselves are computed at once
 
 
 class Equilibrium(NamedTuple):
-    r"""What of an equilibrium is not a tensor.
+    r"""The numbers that define an equilibrium of one layer.
 
     Attributes:
         recurrent: $\sigma_a^2$.
         injected: $\sigma_b^2$.
-        bias: The variance of the biases.
-        gain: $s$, by what one turn multiplies changes at most.
-        shares: What readout, recurrent weights, input weights and biases count in the NTK.
+        bias: Variance of the biases.
+        gain: $s$, the largest factor by which an iteration multiplies changes.
+        shares: Shares of readout, recurrent weights, input weights and biases in the NTK.
     """
 
     recurrent: float
@@ -44,12 +41,9 @@ class Equilibrium(NamedTuple):
     gain: float
     shares: tuple[float, float, float, float]
 
-    def chebyshev(self, lowest: float) -> tuple[float, float]:
-        """The factor of residuals, and the squared spread, of Chebyshev's semi-iteration.
-
-        Args:
-            lowest: The least eigenvalue of a turn, as a share of the largest.
-        """
+    def chebyshev(self) -> tuple[float, float]:
+        """The factor of residuals, and the squared spread, of Chebyshev's semi-iteration."""
+        lowest = -1 / 3  # a lower bound of eigenvalues of averages over patches, over the largest
         middle, half = self.gain * (1 + lowest) / 2, self.gain * (1 - lowest) / 2
         return 1 / (1 - middle), (half / (1 - middle)) ** 2
 
@@ -70,15 +64,20 @@ class FusedPixels:
         points = images.points if self.exact else images.points.float()
         self.points = points.contiguous() if points.dim() == 4 else points[:, :, None].contiguous()
 
-    most: ClassVar[int] = _PROGRAMS
+    most: ClassVar[int] = 2**22
     """Pairs of images, times displacements, that are computed at once."""
 
     exact: ClassVar[bool] = False
     """Whether images with themselves are computed in float64, too."""
 
     @staticmethod
-    def of(function: "ImageKernels", images: Images, entries: int) -> "FusedPixels | None":
-        """The pass for a matrix of so many entries, or ``None`` where there is none."""
+    def of(
+        function: "ImageKernels", images: Images, entries: int, *, side: int = 64
+    ) -> "FusedPixels | None":
+        """The pass for a matrix of so many entries, or ``None`` where there is none.
+
+        A GPU's registers hold up to ``side`` pixels along an axis.
+        """
         points, sides, layers = images.points, images.pairs.sides, function.layers
         trainable, pooled = function.trainable, function.architecture.pooling is not None
         chained = layers.injection is None
@@ -86,7 +85,7 @@ class FusedPixels:
             return None
         if points.device.type == "cuda":
             precision = function.precision or points.dtype
-            small = precision == torch.float32 and max(sides) <= _MOST_SIDE
+            small = precision == torch.float32 and max(sides) <= side
             if not small or _passes("gpu.pixels") is None:
                 return None
             return (FusedChain if chained else FusedPixels)(layers, trainable, images)
@@ -111,7 +110,7 @@ class FusedPixels:
         if layers.injection is None:
             return True
         first = layers.cells[0]
-        contracts = squared_gain(layers.cells) / 2 * pairs.gain < _EDGE
+        contracts = squared_gain(layers.cells) / 2 * pairs.gain < 0.999  # near 1 it takes too long
         return len(layers.cells) == 1 and first.gain == 1 and contracts
 
     def sums(self, index: tuple[Tensor, Tensor], displacements: Tensor) -> Tensor:
@@ -119,13 +118,10 @@ class FusedPixels:
 
         Args:
             index: The numbers of the images of each pair.
-            displacements: Of the partners, as numbers of pixels.
-
-        Raises:
-            ConvergenceError: If the iteration of a pair does not end.
+            displacements: The displacements of the partners, as numbers of pixels.
         """
         steps = displacements.to(self.points.device)
-        size = max(1, _PROGRAMS // len(steps))
+        size = max(1, self.most // len(steps))
         blocks = zip(*(numbers.split(size) for numbers in index), strict=True)
         return torch.cat([self._block((i, j), steps) for i, j in blocks], 1)
 
@@ -136,8 +132,8 @@ class FusedPixels:
         variances = self._variances.float()
         try:
             found: Tensor = tiles.pixel_tiles(
-                (self.points, self.points),
-                (variances, variances),
+                self.points,
+                variances,
                 index,
                 steps,
                 self._bands,
@@ -160,7 +156,7 @@ class FusedPixels:
 
     @cached_property
     def _variances(self) -> Tensor:
-        """The variances of what each pixel sees at equilibrium, found in float64."""
+        """Variances of the pre-activations at equilibrium, computed in float64."""
         images, injection, (cell,) = self.images, self.layers.injection, self.layers.cells
         assert injection is not None
         given = images.patches(images.start(gated=False)[0])
@@ -211,7 +207,7 @@ class FusedChain(FusedPixels):
 
     @cached_property
     def _variances(self) -> Tensor:
-        """Variances that pixels see in each layer. shape: (images, layers, height, width)."""
+        """Variances of pre-activations. shape: (images, layers, height, width)."""
         parts = []
         for points in self.images.points.split(_IMAGES):
             images = Images(points, self.images.pairs)
@@ -241,19 +237,11 @@ class FusedChain(FusedPixels):
 class LoopedPixels(FusedPixels):
     """The pass of a CPU, in float64, for readouts of all pixels."""
 
-    most = _PAIRS
+    most = 2**14
     exact = True
 
     def sums(self, index: tuple[Tensor, Tensor], displacements: Tensor) -> Tensor:
-        """Sums of both kernels over pairs of equal pixels, in float64. shape: (2, pairs).
-
-        Args:
-            index: The numbers of the images of each pair.
-            displacements: Zero alone.
-
-        Raises:
-            ConvergenceError: If the iteration of a pair does not end.
-        """
+        """Sums of both kernels over pairs of equal pixels, in float64. shape: (2, pairs)."""
         loops, pairs = _passes("images.loops"), self.images.pairs
         assert loops is not None
         assert len(displacements) == 1

@@ -22,7 +22,7 @@ from numpy.polynomial import Chebyshev, Polynomial
 from numpy.typing import NDArray
 from torch import Tensor
 
-from shoal.kernels.images.fused_passes import Equilibrium
+from shoal.kernels.images.fused_passes import MOST_STEPS, Equilibrium
 
 Array = NDArray[Any]
 Loop = Callable[..., None]
@@ -31,13 +31,9 @@ Patch = tuple[int, int, int, int, int]
 Work = tuple[Array, Array, Array, Array, Array, Array]
 """Where an iteration keeps its fields: iterate, move, field to average, sums, means, maxima."""
 
-_LOWEST = -1 / 3  # eigenvalues of averages over patches are at least this times the largest
 _TOLERANCE = 1e-13  # of the error of a field, relative to its largest number
 _STALLED = 2e-14  # relative residual up to which rounding may have stopped the progress
-_MOST_STEPS = 1000
 _MATH = {"contract", "nsz"}  # a*b + c in one rounding; nothing else is rearranged
-_PAIRS = 8  # least pairs of a thread
-_LANES = 8  # numbers in a row come in so many at once
 
 
 def pixel_loops(
@@ -53,10 +49,10 @@ def pixel_loops(
 
     Args:
         images: The images. shape: (n, channels, height, width)
-        variances: Of what each of their pixels sees at equilibrium. shape: (n, height, width)
+        variances: Variances of their pre-activations. shape: (n, height, width)
         index: The numbers of the images of each pair. shapes: (pairs,)
         network: The equilibrium.
-        reach: Of a patch down and across, in pixels.
+        reach: Reach of a patch down and across, in pixels.
         circular: Whether the opposite side lies beyond the border, or zeros.
 
     Returns:
@@ -71,7 +67,7 @@ def pixel_loops(
     patch = (*reach, *points.shape[2:], int(circular))
     equilibrium = np.array([network.recurrent, network.injected, network.bias, *network.shares])
     tolerance = max(_TOLERANCE * (1 - network.gain), 4 * np.finfo(np.float64).eps)
-    rule = np.array([*network.chebyshev(_LOWEST), tolerance, _STALLED])
+    rule = np.array([*network.chebyshev(), tolerance, _STALLED])
     loop = _compiled_pairs()
 
     def some(start: int, stop: int) -> None:
@@ -86,7 +82,7 @@ def pixel_loops(
 
 def _in_threads(work: Callable[[int, int], None], count: int) -> None:
     """Do work on so many pairs, some of them in each of torch's threads."""
-    threads = max(1, min(torch.get_num_threads(), count // _PAIRS))
+    threads = max(1, min(torch.get_num_threads(), count // 8))  # at least eight pairs each
     ends = [count * k // threads for k in range(threads + 1)]
     if threads == 1:
         work(0, count)
@@ -196,14 +192,7 @@ def _wrap(field: Array, patch: Patch) -> None:
 
 @numba.njit(fastmath=_MATH)
 def _means(field: Array, rows: Array, out: Array, patch: Patch) -> None:
-    """Averages over patches; those of the border have no meaning.
-
-    Args:
-        field: The field, whose border is filled.
-        rows: Where sums along rows go.
-        out: Where averages go.
-        patch: What a patch is.
-    """
+    """Write averages over patches, which have no meaning on the border, and sums along rows."""
     down, across = patch[0], patch[1]
     if patch[4] > 0:
         _wrap(field, patch)
@@ -228,7 +217,7 @@ def _add_shifted(field: Array, out: Array, reach: int, step: int, share: float) 
 
 @numba.njit(fastmath=_MATH)
 def _largest(lanes: Array) -> float:
-    """The largest number, of which none is negative; then all are zero."""
+    """The largest of some positive numbers, which are set to zero."""
     most = 0.0
     for q in range(len(lanes)):
         most = max(most, lanes[q])
@@ -268,7 +257,7 @@ def _covariances(
     relaxation, spread, tolerance, stalled = rule[0], rule[1], rule[2], rule[3]
     scale = max(root.max(), 1e-300)
     weight, change, last, count = 1.0, 1.0, 2.0, 0
-    while change > tolerance and count < _MOST_STEPS and (change < last or change > stalled):
+    while change > tolerance and count < MOST_STEPS and (change < last or change > stalled):
         last = change
         _duals(now, root, value)
         _means(value, sums, seen, patch)
@@ -301,7 +290,7 @@ def _tangents(work: Work, own: Array, ratio: Array, patch: Patch, rule: Array) -
     _copy(own, now, 0, 0)
     _clear(move)
     weight, change, last, count = 1.0, 1.0, 2.0, 0
-    while change > tolerance and count < _MOST_STEPS and (change < last or change > stalled):
+    while change > tolerance and count < MOST_STEPS and (change < last or change > stalled):
         last = change
         _copy(now, value, 0, 0)
         _means(value, sums, seen, patch)
@@ -354,7 +343,7 @@ def _pairs(
     """Write the sums of both kernels, and the largest residual, of some pairs of images."""
     down, across, height, width = patch[0], patch[1], patch[2], patch[3]
     recurrent, injected, bias = network[0], network[1], network[2]
-    columns = (width + 2 * across + _LANES - 1) // _LANES * _LANES
+    columns = (width + 2 * across + 7) // 8 * 8  # lanes of a processor
     shape = (height + 2 * down, columns)
     now, move, value, sums = np.zeros(shape), np.zeros(shape), np.zeros(shape), np.zeros(shape)
     seen, given, entering = np.zeros(shape), np.zeros(shape), np.zeros(shape)

@@ -37,10 +37,8 @@ from shoal.kernels.recursions import Loop, Pushed, Scalar
 
 T = TypeVar("T")
 
-_EMPTY = 1e-24  # the share of the largest variance that stands for none where derivatives are taken
-_ROUNDING = 1e-15  # of covariances, before turns of the loop add up
+_ROUNDING = 1e-15  # of covariances, before iterations of the loop add up
 _LOST = 1e-2  # the share of the NTK of nearly parallel images that rounding may decide
-_PARALLEL = 1e-12  # 1 - ρ² up to which derivatives of kinks' slopes have no meaning
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,9 +48,9 @@ class PixelPairs:
     Attributes:
         sides: The pixels along each axis of the images.
         patch_size: The odd side of a patch.
-        padding: What lies beyond the border.
+        padding: The values beyond the border.
         displacements: The numbers of the pixels that the first one is displaced to.
-        share: What a pair of pixels counts in the sum over a patch.
+        share: The weight of a pair of pixels in the sum over a patch.
     """
 
     sides: tuple[int, ...]
@@ -111,7 +109,7 @@ class PixelPairs:
             values: Values of the pairs. shape: (pairs, displacements, *sides)
         """
         for axis, inside in enumerate(self._inside):
-            # in one order for all displacements: what is equal stays so to the last bit
+            # in one order for all displacements: equal values stay equal to the last bit
             shifted = self._shifted(values, axis, inside)
             total = next(shifted).clone()
             for one in shifted:
@@ -227,7 +225,7 @@ class Images:
         return self._once(key, lambda: self._own.combine(terms, constant))
 
     def residual(self, below: Variances, pushed: Variances, skip: float, gain: float) -> Variances:
-        """The sum of features and of what a layer makes of them."""
+        """The sum of features and of a layer's output."""
         key = ("residual", id(below), id(pushed), skip, gain)
         return self._once(key, lambda: self._own.residual(below, pushed, skip, gain))
 
@@ -292,7 +290,7 @@ class Images:
         return self._once(("extremes", id(state)), found)
 
     def _once(self, key: tuple[Any, ...], step: Callable[[], T]) -> T:
-        """What a step makes; it is kept, so that its number stays its own."""
+        """The result of a step, which is kept, so that its ``id`` stays unique."""
         key = (torch.is_grad_enabled(), *key)
         if key not in self._steps:
             self._steps[key] = step()
@@ -337,7 +335,7 @@ class Pixels(PairCalculus):
         pushed = self.own.push(phi, state.own, mean=mean)
         variances, extremes = self._both(state.own.values), self.own.extremes(state.own)
         if self.own.differentiable:  # with derivatives at empty pixels, too
-            least = _EMPTY * extremes[1]
+            least = 1e-24 * extremes[1]
             variances = variances[0].clamp(min=least), variances[1].clamp(min=least)
         points = _Points.of(variances, state.covariance, extremes)
         elsewhere = None
@@ -363,7 +361,7 @@ class Pixels(PairCalculus):
 
         def equation(guess: Tensor) -> tuple[Tensor, Tensor]:
             value, slope = loop(self, self._bounded(Pair(own, guess)), injected)
-            if self._any_same:  # what is known does not change with the guess
+            if self._any_same:  # known covariances do not change with the guess
                 slope = torch.where(self.same, 0.0, slope)
             return value.covariance, slope
 
@@ -450,7 +448,7 @@ def _slopes(phi: Activation, triple: tuple[Tensor, ...]) -> Tensor:
     if not phi.kinks or not any(t.requires_grad for t in triple):
         return dual_derivative(phi, a, b, c)
     with torch.no_grad():
-        values, near = dual_derivative(phi, a, b, c), c.square() > (1 - _PARALLEL) * a * b
+        values, near = dual_derivative(phi, a, b, c), c.square() > (1 - 1e-12) * a * b
         same = near & (c > 0)
     apart = dual_derivative(
         phi, *(torch.where(near, v, t) for t, v in ((a, 1.0), (b, 1.0), (c, 0.0)))
@@ -461,14 +459,14 @@ def _slopes(phi: Activation, triple: tuple[Tensor, ...]) -> Tensor:
 
 
 class _Points(NamedTuple):
-    """The arguments of duals: all pairs of pixels neither of which is empty.
+    """The arguments of duals: all pairs of pixels that are not empty.
 
     Attributes:
-        triple: Variances, the partners' variances, and covariances. Those at the end stand for the
-            extreme variances of all images: duals make tables for the range that they see, and all
-            blocks shall share them.
-        where: Which pairs of pixels they belong to; ``None`` for all.
-        shape: That of all pairs of pixels.
+        triple: Variances, the partners' variances, and covariances. The last two are at the
+            extreme variances of all images: duals make tables for the range of their arguments,
+            and all blocks share them.
+        where: A mask of their pairs of pixels; ``None`` for all.
+        shape: The shape of all pairs of pixels.
     """
 
     triple: tuple[Tensor, ...]
@@ -489,7 +487,7 @@ class _Points(NamedTuple):
         return cls(joined, where, covariance.shape)
 
     def spread(self, found: Tensor, elsewhere: Tensor | None) -> Tensor:
-        """What was found at the points, and what is elsewhere."""
+        """The values at the points, and other values elsewhere."""
         found = found[:-2]
         if self.where is None:
             return found.view(self.shape)
