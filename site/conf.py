@@ -68,8 +68,7 @@ Questions <faq>
 Guide
 Equilibria <equilibria>
 Staying well-posed <staying-well-posed>
-How many iterations? <diagnosing>
-When to stop <stopping>
+Iterations, and when to stop <diagnosing>
 Replacing a loop <distilling>
 Networks <networks>
 Kernels <kernels>
