@@ -102,21 +102,21 @@ def _sufficient(setting: Setting) -> Iterator[int]:
 
 def _architectures(setting: Setting) -> dict[str, Architecture | str]:
     """Explicit networks by name, or the reason why there are none."""
-    x, own, phi = setting.inputs[0], setting.architecture, setting.activation
+    x, original, phi = setting.inputs[0], setting.architecture, setting.activation
     single = len(setting.inputs) == 1 and x.is_floating_point() and x.dim() in (2, 4)
     if not single or setting.outputs.decided.shape[1] != 1 or setting.decisions.custom:
         return {"plain layers": _SHAPES}
-    if isinstance(own, ConvDEQ):
+    if isinstance(original, ConvDEQ):
         options: dict[str, Any] = {
-            "kernel_size": own.kernel_size, "pooling": own.pooling, "padding": own.padding
-        }  # fmt: skip
+            name: getattr(original, name) for name in ("kernel_size", "pooling", "padding")
+        }
         plain: list[Architecture] = [ConvNet((phi,) * depth, **options) for depth in (1, 2)]
     else:
         plain = [FullyConnected((phi,)), FullyConnected((phi, phi))]
     found: dict[str, Architecture | str] = {"plain layer": plain[0], "two plain layers": plain[1]}
-    if own is not None and not isinstance(own, ConvDEQ):
+    if original is not None and not isinstance(original, ConvDEQ):
         norm = float(x.flatten(1).double().square().sum(1).mean().sqrt())
-        found["design"] = design(own, input_norm=norm, which="ntk").architecture
+        found["design"] = design(original, input_norm=norm, which="ntk").architecture
     return found
 
 

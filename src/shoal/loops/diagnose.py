@@ -97,10 +97,10 @@ def diagnose(
         most = _most_steps(loop, trained, max_steps)
         with evaluating(nn.ModuleList(loop.modules)):
             _refuse_random_steps(loop, inputs)
-            own = _own_output(model, loop, inputs, trained or min(_LOOKED, most), seed)
-            decisions = decisions_of(own, y, decision=decision, tolerance=tolerance)
-            quality = Quality(decisions, y, score, decisions(own))
-            measured = _Measured(loop, inputs, trained, most, decisions, quality, own, seed)
+            as_run = _output_as_run(model, loop, inputs, trained or min(_LOOKED, most), seed)
+            decisions = decisions_of(as_run, y, decision=decision, tolerance=tolerance)
+            quality = Quality(decisions, y, score, decisions(as_run))
+            measured = _Measured(loop, inputs, trained, most, decisions, quality, as_run, seed)
             return measured.diagnosis(type(model).__name__, equilibrium, training=training)
 
 
@@ -119,19 +119,19 @@ class _Measured:
         most: int,
         decisions: Decisions,
         quality: Quality,
-        own: Any,
+        as_run: Any,
         seed: int,
     ) -> None:
         self.loop, self.inputs, self.trained, self.seed = loop, inputs, trained, seed
         self.decisions, self.quality = decisions, quality
-        self.scale = scale_of(some_entries(own))
+        self.scale = scale_of(some_entries(as_run))
         torch.manual_seed(seed)
         self.run = record(loop, inputs, grid_of(trained, most), decisions, quality)
         self.counted = self.run.norms[0].isfinite()
         if not bool(self.counted.any()):
             raise ValueError("inputs must have samples with finite outputs, got none after 1 step")
         if loop.solves:
-            self.reference = decisions(own)
+            self.reference = decisions(as_run)
         else:
             place = -1 if trained is None else self.run.grid.index(trained)
             self.reference = self.run.decisions[place]
@@ -252,7 +252,7 @@ def _most_steps(loop: Loop, trained: int | None, max_steps: int | None) -> int:
     return min(most, loop.max_steps)
 
 
-def _own_output(
+def _output_as_run(
     model: Module | Loop, loop: Loop, inputs: tuple[Any, ...], steps: int, seed: int
 ) -> Any:
     """The output of the model as it runs."""

@@ -97,9 +97,9 @@ def distill(
     """
     epochs = integer("epochs", epochs, at_least=1)
     batch_size = integer("batch_size", batch_size, at_least=1)
-    given = items("depths", depths, "a collection of numbers of iterations")
-    counts = tuple(integer("depths", one, at_least=1) for one in given)
-    (inputs, y, rows), (held, y_held, rows_held) = _split(x, y, held_out, seed)
+    depth_items = items("depths", depths, "a collection of numbers of iterations")
+    counts = tuple(integer("depths", one, at_least=1) for one in depth_items)
+    (inputs, y, rows), (test_inputs, test_y, test_rows) = _split(x, y, held_out, seed)
     loop = model if isinstance(model, Loop) else find_loop(model, *first_samples(inputs, _TRACED))
     check_loop(loop)
     if loop.steps is None:
@@ -110,33 +110,33 @@ def distill(
     counts = tuple(sorted({one for one in counts if one < loop.steps}))
     if not counts:
         raise ValueError(f"depths must have numbers below the loop's {loop.steps} iterations")
-    own = architecture or (model.architecture if isinstance(model, Network) else None)
-    if own is not None and not isinstance(own, Architecture):
-        raise TypeError(f"architecture must be an Architecture, got {type(own).__name__}")
+    known = architecture or (model.architecture if isinstance(model, Network) else None)
+    if known is not None and not isinstance(known, Architecture):
+        raise TypeError(f"architecture must be an Architecture, got {type(known).__name__}")
     with torch.no_grad(), evaluating(module):
         first = module(*first_samples(inputs, _TIMED))
     decisions = decisions_of(first, None if y is None else y[:_TIMED], decision=decision)
-    outputs, wanted = (outputs_of(module, part, decisions) for part in (inputs, held))
-    for found, places in ((outputs, rows), (wanted, rows_held)):
+    outputs, wanted = (outputs_of(module, part, decisions) for part in (inputs, test_inputs))
+    for found, places in ((outputs, rows), (wanted, test_rows)):
         check_decided(decisions, found.decided, places)
-    labels, labels_held = (
+    labels, test_labels = (
         None if part is None else decisions.labels(part, found.decided)
-        for part, found in ((y, outputs), (y_held, wanted))
+        for part, found in ((y, outputs), (test_y, wanted))
     )
-    for one in (labels, labels_held):
+    for one in (labels, test_labels):
         if one is not None and decisions.kind == "class":
             check_classes(one, outputs.scores.shape[-1])
     tolerance = (0.01 if y is None else 0.003) if tolerance is None else tolerance
     if activation is None:
         activation = ReLU()
-        if isinstance(own, ImplicitArchitecture):
-            activation = own.layers().cells[0].activation
+        if isinstance(known, ImplicitArchitecture):
+            activation = known.layers().cells[0].activation
     setting = Setting(
-        loop, inputs, outputs, decisions, labels, own, activation,
-        _width(loop, inputs, own) if width is None else integer("width", width, at_least=1),
+        loop, inputs, outputs, decisions, labels, known, activation,
+        _width(loop, inputs, known) if width is None else integer("width", width, at_least=1),
         counts, real("tolerance", tolerance, above=0, below=1), epochs, batch_size, seed,
     )  # fmt: skip
-    return _measured(setting, module, held, wanted, labels_held)
+    return _measured(setting, module, test_inputs, wanted, test_labels)
 
 
 def _split(
@@ -184,10 +184,10 @@ def _checked(name: str, x: Any, y: object) -> tuple[Any, ...]:
 
 
 @torch.no_grad()
-def _width(loop: Loop, inputs: tuple[Any, ...], own: Architecture | None) -> int:
+def _width(loop: Loop, inputs: tuple[Any, ...], known: Architecture | None) -> int:
     """The size of the state, or its channels."""
     size = rows_of(loop.begin(*first_samples(inputs, 2))[0]).shape[1]
-    if isinstance(own, ConvDEQ):
+    if isinstance(known, ConvDEQ):
         size //= math.prod(inputs[0].shape[2:])
     return min(size, _WIDEST)
 
@@ -195,7 +195,7 @@ def _width(loop: Loop, inputs: tuple[Any, ...], own: Architecture | None) -> int
 def _measured(
     setting: Setting,
     model: Module,
-    held: tuple[Any, ...],
+    test_inputs: tuple[Any, ...],
     wanted: Outputs,
     labels: Tensor | None,
 ) -> Distillation:
@@ -207,9 +207,9 @@ def _measured(
             skipped[name] = make
         else:
             modules[name], seconds[name] = timed(make, device)
-    batch = first_samples(held, _TIMED)
+    batch = first_samples(test_inputs, _TIMED)
     times, peaks = _costs(modules, batch, device)
-    read = partial(outputs_of, inputs=held, decisions=setting.decisions)
+    read = partial(outputs_of, inputs=test_inputs, decisions=setting.decisions)
     original, *found = [
         Measured(
             name, module, scores_of(read(module), wanted, setting.decisions, labels), times[name],
@@ -218,7 +218,7 @@ def _measured(
         for name, module in modules.items()
     ]  # fmt: skip
     return Distillation(
-        original, tuple(found), skipped, batch_of(held), batch_of(setting.inputs),
+        original, tuple(found), skipped, batch_of(test_inputs), batch_of(setting.inputs),
         setting.tolerance, setting.decisions.words, str(device), batch,
     )  # fmt: skip
 

@@ -39,19 +39,19 @@ def choose_by_quality(curve: Curve, run: Recording, trained: int | None, counted
     quality, grid = _Qualities(run, counted), curve.steps
     best = max(quality.means)
     good = [k for k, mean in enumerate(quality.means) if mean >= best - _FLAT]
-    own = None if trained is None else grid.index(trained)
-    stop = _place(good, own, len(grid))
-    if own is not None and own not in good:
-        gained, certain = quality.gain(own, stop)
-        stop = stop if certain or (gained > 1 and abs(stop - own) == 1) else own
+    at_trained = None if trained is None else grid.index(trained)
+    stop = _place(good, at_trained, len(grid))
+    if at_trained is not None and at_trained not in good:
+        gained, certain = quality.gain(at_trained, stop)
+        stop = stop if certain or (gained > 1 and abs(stop - at_trained) == 1) else at_trained
     gained, certain = quality.gain(0, stop)
     lost, lost_certainly = quality.gain(len(grid) - 1, stop)
     running: RunningOn = "changes nothing"
     if lost > _LOSS:
         running = "hurts" if lost_certainly else "unknown"
-    elif own is not None and best > quality.means[own] + 1 and good[-1] > own:
-        running = "helps" if stop > own and quality.gain(own, stop)[1] else "unknown"
-    by_loop, by_loop_certainly = quality.gain(0, own if own is not None else stop)
+    elif at_trained is not None and best > quality.means[at_trained] + 1 and good[-1] > at_trained:
+        running = "helps" if stop > at_trained and quality.gain(at_trained, stop)[1] else "unknown"
+    by_loop, by_loop_certainly = quality.gain(0, at_trained if at_trained is not None else stop)
     matters: Matters
     if by_loop < -_LOSS and by_loop_certainly:
         matters = "hurts"
@@ -93,17 +93,17 @@ def _more_are_solved(curve: Curve, stop: int) -> bool:
     return solved is not None and solved[stop].low > solved[0].high
 
 
-def _place(good: list[int], own: int | None, count: int) -> int:
+def _place(good: list[int], at_trained: int | None, count: int) -> int:
     """The place of the count to run, out of those that are equally good.
 
     It is the least that leads to the model's own count without a gap. If that is not good, it is
     the nearest to it, and one step more if that is as good.
     """
-    if own is not None and own not in good:
-        near = min(good, key=lambda k: (abs(k - own), k))
-        return near + 1 if near > own and near + 1 in good and near + 1 < count else near
-    place = good[0] if own is None else own
-    while own is not None and place - 1 in good:
+    if at_trained is not None and at_trained not in good:
+        near = min(good, key=lambda k: (abs(k - at_trained), k))
+        return near + 1 if near > at_trained and near + 1 in good and near + 1 < count else near
+    place = good[0] if at_trained is None else at_trained
+    while at_trained is not None and place - 1 in good:
         place -= 1
     return place
 
@@ -126,12 +126,12 @@ def choose_by_agreement(
         stop = settled
         running: RunningOn = "changes nothing"
     else:
-        own = grid.index(trained)
-        with_rest = curve.settled[own].value
-        stop = _from([one.value >= alike for one in curve.agreement], own)
-        stop = min(stop + 1, own) if stop else stop  # a margin for what few samples show
+        at_trained = grid.index(trained)
+        with_rest = curve.settled[at_trained].value
+        stop = _from([one.value >= alike for one in curve.agreement], at_trained)
+        stop = min(stop + 1, at_trained) if stop else stop  # a margin for what few samples show
         running = "changes nothing" if with_rest >= alike else "unknown"
-        if rests and _NEARLY <= with_rest < alike and _surer(curve, own, settled):
+        if rests and _NEARLY <= with_rest < alike and _surer(curve, at_trained, settled):
             stop = settled
     first = curve.agreement[0].value if trained is not None else curve.settled[0].value
     same = first >= alike and curve.sample_agreement[0].value >= _SOLVED
@@ -146,11 +146,11 @@ def _from(holds: list[bool], last: int) -> int:
     return place
 
 
-def _surer(curve: Curve, own: int, later: int) -> bool:
+def _surer(curve: Curve, at_trained: int, later: int) -> bool:
     """Whether a later output is at least as confident as the trained one."""
     if curve.confidence is None:
         return False
-    return curve.confidence[later] >= curve.confidence[own]
+    return curve.confidence[later] >= curve.confidence[at_trained]
 
 
 def behaviors(run: Recording, scale: float) -> list[tuple[str, int]]:
