@@ -25,7 +25,7 @@ from shoal.core.exceptions import AccuracyError, ConvergenceError
 from shoal.core.settings import in_standard_settings
 from shoal.gaussian import dual, hermite
 from shoal.kernels.pairs import loop_variance
-from shoal.kernels.recursions import Loop
+from shoal.kernels.recursions import CellLoop
 
 A = TypeVar("A", bound=Architecture)
 
@@ -90,7 +90,7 @@ def centered(architecture: A, input_norm: float) -> A:
     injected += float(layers.cells[0].bias_variance)
     variance = _loop_variance(layers, injected)
     result = _shifted_cells(architecture, variance, chain=False)
-    actual = loop_variance(Loop(result.layers().cells), injected)
+    actual = loop_variance(CellLoop(result.layers().cells), injected)
     if abs(actual - variance) > _SAME * variance:
         raise ConvergenceError(
             f"no unique centering: hidden units have variance {variance:.6g} where the shift was "

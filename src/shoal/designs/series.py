@@ -22,7 +22,13 @@ from shoal.core.exceptions import AccuracyError
 from shoal.gaussian import hermite
 from shoal.gaussian.moments import mean_square
 from shoal.kernels import KernelFunction, kernel_function
-from shoal.kernels.recursions import Loop, OfVectors, Pushed, Scalar, network_kernels
+from shoal.kernels.recursions import (
+    ActivationOutput,
+    CellLoop,
+    Scalar,
+    VectorCalculus,
+    network_kernels,
+)
 
 Coefficients = np.ndarray
 
@@ -135,7 +141,7 @@ class _State:
 
 
 @dataclass(frozen=True)
-class PowerSeries(OfVectors):
+class PowerSeries(VectorCalculus):
     """The calculus of inputs of one norm.
 
     Attributes:
@@ -178,16 +184,20 @@ class PowerSeries(OfVectors):
         mean = skip * below.mean + gain * pushed.mean
         return _State(total.variance + cross, Number(coefficients), mean, pushed.natural)
 
-    def push(self, phi: Activation, state: _State, *, mean: bool) -> Pushed[_State]:
+    def apply_activation(
+        self, phi: Activation, state: _State, *, mean: bool
+    ) -> ActivationOutput[_State]:
         """Duals of an activation and of its derivative."""
         correlation = state.covariance.coefficients / state.variance
         duals = _duals(phi, state.variance, float(correlation[0]), self.degree)
         value, slope = duals(correlation)
         natural = duals.natural[: self.degree + 1]
         average = float(natural[0]) if mean else 0.0
-        return Pushed(_State(duals.square, Number(value), average, natural), lambda: Number(slope))
+        return ActivationOutput(
+            _State(duals.square, Number(value), average, natural), lambda: Number(slope)
+        )
 
-    def fixed_point(self, loop: Loop, injected: _State) -> _State:
+    def fixed_point(self, loop: CellLoop, injected: _State) -> _State:
         """The equilibrium: Newton's method doubles the number of known coefficients.
 
         The residual vanishes at those, and is nonnegative beyond: nothing cancels.
