@@ -60,8 +60,8 @@ def sum_of_powers(
             total, term = _extrapolate_slowest_mode(total, term, linear_map(term))
     raise ConvergenceError(
         "the kernel may not exist: contributions of successive iterations do not decrease. It "
-        "surely exists if recurrent_variance times the squared Lipschitz constant of the activation, "
-        "times the gain of the patches (patch_gain of the architecture), is below 1"
+        "surely exists if recurrent_variance times the squared Lipschitz constant of the "
+        "activation, times the gain of the patches (patch_gain of the architecture), is below 1"
     )
 
 
