@@ -87,7 +87,8 @@ class Plan:
         few_pairs: int = _FEW_PAIRS,
     ) -> "Plan":
         """Choose the surfaces for some inputs; up to ``few_pairs`` are computed one by one."""
-        check_norms(rows, columns)
+        largest = max(rows.range[1], columns.range[1])
+        _check_bound(largest * largest, torch.float64)
         chosen, wide = chosen_surface(function, rows, columns, few_pairs)
         sides = (rows,) if columns is rows else (rows, columns)
         diagonals = [_diagonal(function, chosen, side) for side in sides]
@@ -105,7 +106,8 @@ class Plan:
     @property
     def pairs(self) -> int:
         """How many entries are computed."""
-        return _pairs(self.row_inputs, self.column_inputs)
+        rows, columns = self.shape
+        return rows * (rows + 1) // 2 if self.symmetric else rows * columns
 
     @cached_property
     def backend(self) -> Blocks:
@@ -269,12 +271,6 @@ class Plan:
         return values
 
 
-def check_norms(rows: PolarInputs, columns: PolarInputs) -> None:
-    """Refuse inputs whose squared norms are beyond float64, in which kernels are computed."""
-    largest = max(rows.range[1], columns.range[1])
-    _check_bound(largest * largest, torch.float64)
-
-
 def check_overflow(rows: Tensor, columns: Tensor, dtype: torch.dtype) -> None:
     """Refuse kernels if the bound of their entries, by both diagonals, is beyond a dtype."""
     largest = torch.stack([rows.abs().max(), columns.abs().max()]).sqrt().prod()
@@ -284,10 +280,6 @@ def check_overflow(rows: Tensor, columns: Tensor, dtype: torch.dtype) -> None:
 def _check_bound(largest: float, dtype: torch.dtype) -> None:
     if not largest <= torch.finfo(dtype).max:
         raise AccuracyError(f"the kernel of these inputs overflows {dtype}: scale them down")
-
-
-def _pairs(rows: PolarInputs, columns: PolarInputs) -> int:
-    return len(rows) * (len(rows) + 1) // 2 if columns is rows else len(rows) * len(columns)
 
 
 def _diagonal(function: KernelFunction, chosen: Surface | None, inputs: PolarInputs) -> Tensor:

@@ -24,14 +24,7 @@ from shoal.core.exceptions import AccuracyError
 from shoal.kernels.angles import HalfAngle
 from shoal.kernels.arguments import CLOSE, PolarInputs, on_host
 from shoal.kernels.function import KernelFunction
-from shoal.numerics import (
-    Chebyshev,
-    chebyshev_basis,
-    chebyshev_nodes,
-    coefficients_from_values,
-    fit,
-    off_grid,
-)
+from shoal.numerics import chebyshev_basis, chebyshev_nodes, coefficients_from_values, fit, off_grid
 
 Span: TypeAlias = tuple[float, float]
 
@@ -173,16 +166,10 @@ def angular_surface(function: KernelFunction, squared_norm: float, tolerance: fl
     series = fit(
         lambda x: kernels(x) / unit, ANY_ANGLE, tolerance=tolerance, first_degree=2 * _FIRST
     )
-    return one_norm_surface(series, diagonals[:, 0])
-
-
-def one_norm_surface(series: Chebyshev, diagonal: Tensor) -> Surface:
-    """The surface for inputs of one norm, given both series in the angle and both diagonals."""
-    low, high = series.span
     constant = torch.ones(1, 1, dtype=torch.float64)
     coefficients = series.coefficients[:, None, None].contiguous()
-    ck, ntk = diagonal.tolist()
-    return Surface(None, (low, high), constant, coefficients, series.error, (ck, ntk))
+    ck, ntk = diagonals[:, 0].tolist()
+    return Surface(None, ANY_ANGLE, constant, coefficients, series.error, (ck, ntk))
 
 
 def surface(

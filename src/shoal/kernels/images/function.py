@@ -322,7 +322,7 @@ class ImagePlan:
 
 
 def _entries(gradient: Tensor | None, i: Tensor, j: Tensor, *, symmetric: bool) -> Tensor | None:
-    """The gradients of some entries plus those of their mirror images, in float64."""
+    """The gradients of some entries and their mirror images, added up in float64."""
     if gradient is None:
         return None
     if gradient.dim() == 1:
