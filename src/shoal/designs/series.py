@@ -175,14 +175,14 @@ class PowerSeries(VectorCalculus):
         natural = first.natural if not others else None
         return _State(variance + float(constant), total + float(constant), natural=natural)
 
-    def residual(self, below: _State, pushed: _State, skip: float, gain: float) -> _State:
+    def residual(self, state: _State, output: _State, skip: float, gain: float) -> _State:
         """The sum of features and a layer's function of them."""
-        total = self.combine([(gain**2, pushed), (skip**2, below)])
-        cross = 2 * skip * gain * below.mean * pushed.mean
+        total = self.combine([(gain**2, output), (skip**2, state)])
+        cross = 2 * skip * gain * state.mean * output.mean
         coefficients = (total.covariance + cross).coefficients
         coefficients[0] = max(0.0, coefficients[0])  # rounding
-        mean = skip * below.mean + gain * pushed.mean
-        return _State(total.variance + cross, Number(coefficients), mean, pushed.natural)
+        mean = skip * state.mean + gain * output.mean
+        return _State(total.variance + cross, Number(coefficients), mean, output.natural)
 
     def apply_activation(
         self, phi: Activation, state: _State, *, mean: bool

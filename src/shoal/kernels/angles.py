@@ -86,12 +86,12 @@ class AngularDuals:
     def output_angle(self, half: HalfAngle) -> HalfAngle:
         """The angle between φ(u) and φ(v), given the angle between u and v."""
         angle, ratio = half.angle, self.variance / self.square
-        before, after = self._mean(angle), self._mean(math.pi - angle, mirrored=True)
-        sine2 = ratio * half.sine2 * before
+        near_mean, far_mean = self._mean(angle), self._mean(math.pi - angle, mirrored=True)
+        sine2 = ratio * half.sine2 * near_mean
         if self.even:  # opposite inputs have one image, where I is zero but for rounding
-            sine2 = torch.where(half.sine2 > half.cosine2, -ratio * half.cosine2 * after, sine2)
+            sine2 = torch.where(half.sine2 > half.cosine2, -ratio * half.cosine2 * far_mean, sine2)
         sine2 = sine2.clamp(min=0.0)  # rounding, if φ is nearly even
-        return HalfAngle(sine2, self.remainder / self.square + ratio * half.cosine2 * after)
+        return HalfAngle(sine2, self.remainder / self.square + ratio * half.cosine2 * far_mean)
 
     def _mean(self, angle: Tensor, *, mirrored: bool = False) -> Tensor:
         r"""$\int_0^\theta E(s) \sin s\,ds / (1 - \cos\theta)$, also at zero; or with E(π - s)."""
@@ -99,10 +99,10 @@ class AngularDuals:
         share = (1 + nodes) / 2
         parts = []
         for block in angle.reshape(-1).split(max(1, _BLOCK // len(nodes))):
-            inside = block[:, None] * share
+            places = block[:, None] * share
             # sin(θt) θ / (1 - cos θ) without a division by zero
-            ratio = torch.sinc(inside / math.pi) / torch.sinc(block / (2 * math.pi))[:, None] ** 2
-            values = self.slope(math.pi - inside if mirrored else inside)
+            ratio = torch.sinc(places / math.pi) / torch.sinc(block / (2 * math.pi))[:, None] ** 2
+            values = self.slope(math.pi - places if mirrored else places)
             parts.append((values * (2 * share * ratio)) @ (weights / 2))
         return torch.cat(parts).view(angle.shape)
 
@@ -222,13 +222,13 @@ class Angles(VectorCalculus):
         shares = [(float(factor) * state.variance, state.half) for factor, state in terms]
         return _Rotated(*_sum(shares, float(constant)))
 
-    def residual(self, below: _Rotated, pushed: _Rotated, skip: float, gain: float) -> _Rotated:
+    def residual(self, state: _Rotated, output: _Rotated, skip: float, gain: float) -> _Rotated:
         """The sum of features and of a layer's output; their means have no angle."""
-        mean = skip * below.mean + gain * pushed.mean
+        mean = skip * state.mean + gain * output.mean
         if not skip:
-            return _Rotated(gain**2 * pushed.variance, pushed.half, mean)
-        shares = [(skip**2 * below.variance, below.half), (gain**2 * pushed.variance, pushed.half)]
-        return _Rotated(*_sum(shares, 2 * skip * gain * below.mean * pushed.mean), mean)
+            return _Rotated(gain**2 * output.variance, output.half, mean)
+        shares = [(skip**2 * state.variance, state.half), (gain**2 * output.variance, output.half)]
+        return _Rotated(*_sum(shares, 2 * skip * gain * state.mean * output.mean), mean)
 
     def apply_activation(
         self, phi: Activation, state: _Rotated, *, mean: bool
@@ -239,8 +239,8 @@ class Angles(VectorCalculus):
         duals = angular_duals(phi, state.variance)
         variance = torch.tensor(state.variance, dtype=torch.float64)
         average = float(activation_mean(phi, variance)) if mean else 0.0
-        pushed = _Rotated(duals.square, duals.output_angle(state.half), average)
-        return ActivationOutput(pushed, lambda: duals.slope(state.half.angle))
+        output = _Rotated(duals.square, duals.output_angle(state.half), average)
+        return ActivationOutput(output, lambda: duals.slope(state.half.angle))
 
     def fixed_point(self, loop: CellLoop, injected: _Rotated) -> _Rotated:
         """The angles at equilibrium, by the smaller of both halves."""

@@ -264,11 +264,11 @@ def _clenshaw(rows: Tensor, columns: Tensor, place: Tensor, out: Tensor) -> None
         place: The places in [-1, 1]. shape: (n, m)
         out: The sums. shape: (n, m)
     """
-    last, before = torch.zeros_like(place), torch.zeros_like(place)
+    last, previous = torch.zeros_like(place), torch.zeros_like(place)
     for factor in reversed(rows[1:].unbind()):
-        before.addmm_(factor, columns, beta=-1).addcmul_(place, last, value=2)
-        last, before = before, last
-    torch.addmm(before, rows[0], columns, beta=-1, out=out)
+        previous.addmm_(factor, columns, beta=-1).addcmul_(place, last, value=2)
+        last, previous = previous, last
+    torch.addmm(previous, rows[0], columns, beta=-1, out=out)
     out.addcmul_(place, last)
 
 

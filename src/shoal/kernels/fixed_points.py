@@ -81,8 +81,8 @@ def _extrapolate_slowest_mode(
         following: $Tt$.
     """
     change = term - following
-    along, squares = ((change * t).flatten(1).sum(1) for t in (term, change))
-    share = torch.where(along > 0, along / squares, 0.0)
+    products, squares = ((change * t).flatten(1).sum(1) for t in (term, change))
+    share = torch.where(products > 0, products / squares, 0.0)
     share = share.view(-1, *[1] * (term.dim() - 1))
     return total + share * following, term - share * change
 
@@ -270,15 +270,15 @@ def _first_fixed_point(
             "from the one that was found: the kernel may not exist. It surely does if "
             "recurrent_variance times the squared Lipschitz constant of the activation is below 1"
         )
-    before, after = share - 1 / _CHECKED_POINTS, share
+    lower, upper = share - 1 / _CHECKED_POINTS, share
     for _ in range(60 if bool((share < 1).any()) else 0):
-        middle = (before + after) / 2
+        middle = (lower + upper) / 2
         moves_back = displacement(middle) < 0
-        before, after = (
-            torch.where(moves_back, before, middle),
-            torch.where(moves_back, middle, after),
+        lower, upper = (
+            torch.where(moves_back, lower, middle),
+            torch.where(moves_back, middle, upper),
         )
-    return torch.where(share < 1, start + after * way, solution)
+    return torch.where(share < 1, start + upper * way, solution)
 
 
 def _newton(equation: Equation, start: Tensor, size: Tensor, name: str) -> Tensor:

@@ -269,8 +269,8 @@ class _InputGradients:
         inputs, norm = self.inputs, self.inputs.norm[:, None]
         unit = inputs.unit.double()
         units = self.units.double()
-        along = self.logs[:, None] - (units * unit).sum(-1, keepdim=True)
-        total = (units + along * unit) / torch.where(norm > 0, norm, 1.0)
+        radial = self.logs[:, None] - (units * unit).sum(-1, keepdim=True)
+        total = (units + radial * unit) / torch.where(norm > 0, norm, 1.0)
         return (torch.where(norm > 0, total, 0.0) + self.direct).to(inputs.points.dtype)
 
 
@@ -379,9 +379,9 @@ def _strip_gradients(matrix: _Derivatives, upstream: Upstream, strip: Strip) -> 
     if slope.column_logs is not slope.row_logs:
         column_logs = weighted(slope.column_logs).sum(0, dtype=torch.float64)
     variances = [weighted(each).sum(dtype=torch.float64) for each in slope.variances]
-    turned = weighted(slope.angle).div_(cosine.square_().sub_(1.0).neg_().sqrt_().neg_())
+    angular = weighted(slope.angle).div_(cosine.square_().sub_(1.0).neg_().sqrt_().neg_())
     changes = torch.stack(variances) if variances else row_logs.new_zeros(0)
-    return _StripGradients(row_logs, column_logs, changes, turned, pairs)
+    return _StripGradients(row_logs, column_logs, changes, angular, pairs)
 
 
 def _upper_gradient(plan: Plan, strip: Strip, gradient: Tensor) -> Tensor:

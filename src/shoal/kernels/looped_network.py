@@ -189,27 +189,27 @@ class _Stream:
         column = row[:, :0]  # at (0, n), ..., (n - 1, n)
         for n in range(self.steps):
             added = torch.cat([row, column], 1) if self.tied else row
-            around = torch.cat([shares[: n + 1], shares[:n]]) if self.tied else shares[n : n + 1]
-            covariance, tangent = embedded[:, None] * (shares[n] * around) + added
+            factors = torch.cat([shares[: n + 1], shares[:n]]) if self.tied else shares[n : n + 1]
+            covariance, tangent = embedded[:, None] * (shares[n] * factors) + added
             _check_finite(covariance, n)
             value, slope = moments(n, covariance)
-            moved = self.gain * torch.stack([value, recurrent * value + slope * tangent])
+            step = self.gain * torch.stack([value, recurrent * value + slope * tangent])
             if self.tied:
-                row, column = self._advance(n, row, column, moved)
+                row, column = self._advance(n, row, column, step)
             else:
-                row = self.decay**2 * row + moved
+                row = self.decay**2 * row + step
         final = shares[-1] ** 2 * embedded + row[:, -1]
         _check_finite(final, self.steps)
         return final
 
-    def _advance(self, n: int, row: Tensor, column: Tensor, moved: Tensor) -> tuple[Tensor, Tensor]:
+    def _advance(self, n: int, row: Tensor, column: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
         """The next row and column of $L Q L^T$, given those of $Q$ at $n$."""
-        below, corner, right = moved.split([n, 1, n], 1)
-        sums, product = self.sums[: n + 2, : n + 1].to(moved), "lj,fj...->fl..."
-        after = torch.einsum(product, sums[:-1], torch.cat([right, corner], 1))
-        before = torch.einsum(product, sums, torch.cat([below, corner], 1))
-        column = self.decay * torch.cat([column, row[:, -1:]], 1) + after
-        row = self.decay * torch.cat([row, column[:, -1:]], 1) + before
+        row_part, corner, column_part = step.split([n, 1, n], 1)
+        sums, product = self.sums[: n + 2, : n + 1].to(step), "lj,fj...->fl..."
+        column_sum = torch.einsum(product, sums[:-1], torch.cat([column_part, corner], 1))
+        row_sum = torch.einsum(product, sums, torch.cat([row_part, corner], 1))
+        column = self.decay * torch.cat([column, row[:, -1:]], 1) + column_sum
+        row = self.decay * torch.cat([row, column[:, -1:]], 1) + row_sum
         return row, column
 
     def _output(self, final: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:

@@ -62,11 +62,11 @@ class SingleInputs(VectorCalculus):
         total = weighted([(factor, s.values) for factor, s in terms], constant)
         return Variances(total)
 
-    def residual(self, below: Variances, pushed: Variances, skip: float, gain: float) -> Variances:
+    def residual(self, state: Variances, output: Variances, skip: float, gain: float) -> Variances:
         """The sum of features and of a layer's output."""
-        cross = 2 * skip * gain * below.means * pushed.means
-        values = skip**2 * below.values + cross + gain**2 * pushed.values
-        return Variances(values, skip * below.means + gain * pushed.means)
+        cross = 2 * skip * gain * state.means * output.means
+        values = skip**2 * state.values + cross + gain**2 * output.values
+        return Variances(values, skip * state.means + gain * output.means)
 
     def apply_activation(
         self, phi: Activation, state: Variances, *, mean: bool
@@ -204,12 +204,12 @@ class PairCalculus(ABC):
         total = weighted([(factor, s.covariance) for factor, s in terms], constant)
         return self._bounded(PairState(variances, total))
 
-    def residual(self, below: PairState, pushed: PairState, skip: float, gain: float) -> PairState:
+    def residual(self, state: PairState, output: PairState, skip: float, gain: float) -> PairState:
         """The sum of features and of a layer's output."""
-        variances = self.singles.residual(below.variances, pushed.variances, skip, gain)
-        total = skip**2 * below.covariance + gain**2 * pushed.covariance
+        variances = self.singles.residual(state.variances, output.variances, skip, gain)
+        total = skip**2 * state.covariance + gain**2 * output.covariance
         if skip:
-            (m, n), (p, q) = (self.side_values(s.variances.means) for s in (below, pushed))
+            (m, n), (p, q) = (self.side_values(s.variances.means) for s in (state, output))
             total = total + skip * gain * (m * q + n * p)
         return self._bounded(PairState(variances, total))
 

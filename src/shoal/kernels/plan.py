@@ -89,12 +89,12 @@ class Plan:
         """Choose the surfaces for some inputs; up to ``few_pairs`` are computed one by one."""
         largest = max(rows.range[1], columns.range[1])
         _check_bound(largest * largest, torch.float64)
-        chosen, wide = chosen_surface(function, rows, columns, few_pairs)
+        surface, wide = chosen_surface(function, rows, columns, few_pairs)
         sides = (rows,) if columns is rows else (rows, columns)
-        diagonals = [_diagonal(function, chosen, side) for side in sides]
+        diagonals = [_diagonal(function, surface, side) for side in sides]
         check_overflow(diagonals[0], diagonals[-1], rows.points.dtype)
-        factors = [_factors(chosen, *pair) for pair in zip(sides, diagonals, strict=True)]
-        return cls(function, chosen, wide, rows, columns, factors[0], factors[-1], diagonals[0])
+        factors = [_factors(surface, *pair) for pair in zip(sides, diagonals, strict=True)]
+        return cls(function, surface, wide, rows, columns, factors[0], factors[-1], diagonals[0])
 
     @cached_property
     def squared_norm(self) -> float | None:
@@ -282,11 +282,11 @@ def _check_bound(largest: float, dtype: torch.dtype) -> None:
         raise AccuracyError(f"the kernel of these inputs overflows {dtype}: scale them down")
 
 
-def _diagonal(function: KernelFunction, chosen: Surface | None, inputs: PolarInputs) -> Tensor:
+def _diagonal(function: KernelFunction, surface: Surface | None, inputs: PolarInputs) -> Tensor:
     """Both kernels of each input with itself, in float64. shape: (2, n)."""
-    if chosen is None or chosen.diagonal is None:
+    if surface is None or surface.diagonal is None:
         return diagonal(function, inputs.norm)
-    values = inputs.norm.new_tensor(chosen.diagonal)[:, None]
+    values = inputs.norm.new_tensor(surface.diagonal)[:, None]
     if function.architecture.positively_homogeneous:
         return values * inputs.norm**2
     if not inputs.range[2]:
@@ -294,10 +294,10 @@ def _diagonal(function: KernelFunction, chosen: Surface | None, inputs: PolarInp
     return torch.where(inputs.norm > 0, values, diagonal(function, inputs.norm.new_zeros(1)))
 
 
-def _factors(chosen: Surface | None, inputs: PolarInputs, self_kernels: Tensor) -> Factors:
+def _factors(surface: Surface | None, inputs: PolarInputs, self_kernels: Tensor) -> Factors:
     dtype = inputs.points.dtype
     features = (
-        inputs.norm.new_ones(len(inputs), 1) if chosen is None else chosen.features(inputs.norm)
+        inputs.norm.new_ones(len(inputs), 1) if surface is None else surface.features(inputs.norm)
     )
     return Factors(self_kernels.sqrt().to(dtype).contiguous(), features.to(dtype))
 

@@ -59,7 +59,7 @@ class Calculus(Protocol[S]):
         """A weighted sum of covariances of independent features, without means, and a constant."""
         ...
 
-    def residual(self, below: S, pushed: S, skip: float, gain: float) -> S:
+    def residual(self, state: S, output: S, skip: float, gain: float) -> S:
         """The covariance of a sum of features and of a layer's output."""
         ...
 
@@ -103,7 +103,7 @@ class CellLoop:
         recurrent = self.cells[0].weights.variance
         iteration = _iterate(self.cells, calculus, inner, frozenset())
         value = calculus.combine([(recurrent, calculus.patches(iteration.state)), (1.0, injected)])
-        return value, recurrent * iteration.through
+        return value, recurrent * iteration.rate
 
     @property
     def contracts(self) -> bool:
@@ -116,7 +116,7 @@ class _Iteration(NamedTuple, Generic[S]):
 
     state: S
     tangent: Any | None
-    through: Any
+    rate: Any
 
 
 class NetworkKernels(NamedTuple, Generic[S]):
@@ -170,12 +170,12 @@ def _layer(
 ) -> tuple[S, Any | None]:
     """Features and NTK after one more cell of a chain."""
     inner, entering = _entering(cell, calculus, state, tangent, trainable)
-    pushed = calculus.apply_activation(cell.activation, inner, mean=mean)
-    after = calculus.residual(state, pushed.state, cell.skip, cell.gain)
+    output = calculus.apply_activation(cell.activation, inner, mean=mean)
+    after = calculus.residual(state, output.state, cell.skip, cell.gain)
     if entering is None:
         return after, None
-    passed = _times(cell.gain**2, pushed.slope()) * entering
-    return after, passed if tangent is None else _times(cell.skip**2, tangent) + passed
+    added = _times(cell.gain**2, output.slope()) * entering
+    return after, added if tangent is None else _times(cell.skip**2, tangent) + added
 
 
 def _equilibrium(
@@ -191,11 +191,11 @@ def _equilibrium(
     recurrent, feature_patches = first.weights, calculus.patches(iteration.state)
     entering = _share(recurrent, trainable) * calculus.covariance(feature_patches)
     entering = entering + _share(injection, trainable) * calculus.covariance(input_patches)
-    direct = _plus(iteration.tangent, iteration.through * entering)
-    direct = direct + _share(first.bias, trainable) * iteration.through
+    direct = _plus(iteration.tangent, iteration.rate * entering)
+    direct = direct + _share(first.bias, trainable) * iteration.rate
     if isinstance(recurrent.variance, float) and recurrent.variance == 0:
         return iteration.state, direct  # also where the slope is infinite
-    return iteration.state, calculus.sum_iterations(direct, recurrent.variance * iteration.through)
+    return iteration.state, calculus.sum_iterations(direct, recurrent.variance * iteration.rate)
 
 
 def _iterate(
@@ -203,17 +203,17 @@ def _iterate(
 ) -> _Iteration[S]:
     """One pass through the cells of a loop, without the tangents that enter the first cell."""
     first, *further_cells = cells
-    pushed = calculus.apply_activation(first.activation, inner, mean=False)
-    state = calculus.combine([(first.gain**2, pushed.state)])
-    through, tangent = first.gain**2 * pushed.slope(), None
+    output = calculus.apply_activation(first.activation, inner, mean=False)
+    state = calculus.combine([(first.gain**2, output.state)])
+    rate, tangent = first.gain**2 * output.slope(), None
     for cell in further_cells:
         inner, entering = _entering(cell, calculus, state, tangent, trainable)
-        pushed = calculus.apply_activation(cell.activation, inner, mean=False)
-        slope = cell.gain**2 * pushed.slope()
+        output = calculus.apply_activation(cell.activation, inner, mean=False)
+        slope = cell.gain**2 * output.slope()
         tangent = None if entering is None else slope * entering
-        through = cell.weights.variance * (slope * through)
-        state = calculus.combine([(cell.gain**2, pushed.state)])
-    return _Iteration(state, tangent, through)
+        rate = cell.weights.variance * (slope * rate)
+        state = calculus.combine([(cell.gain**2, output.state)])
+    return _Iteration(state, tangent, rate)
 
 
 def _entering(

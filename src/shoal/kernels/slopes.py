@@ -182,12 +182,12 @@ def _pairs_apart(
         corner = (first - second).abs() < 1e-3 * torch.maximum(first, second)  # at an angle of zero
         corner |= plan.function.architecture.positively_homogeneous
         sine_angle[1] = torch.where(corner, nearest, angle)
-    around = -first * second * sine_angle.sin() * in_c
+    angle_slope = -first * second * sine_angle.sin() * in_c
     if plan.wide is not None:  # its series is exact at small angles too
         ordinary = (plan.row_inputs.norm[i] > 0) & (plan.column_inputs.norm[j] > 0)
-        around = torch.where(ordinary, _around(plan, plan.wide, i, j, angle), around)
+        angle_slope = torch.where(ordinary, _angle_slope(plan, plan.wide, i, j, angle), angle_slope)
     logs = torch.stack([2 * a * in_a + c * in_c, 2 * b * in_b + c * in_c])
-    return torch.cat([logs, slopes[3:], around[None]])
+    return torch.cat([logs, slopes[3:], angle_slope[None]])
 
 
 def _smooth(function: KernelFunction) -> bool:
@@ -226,7 +226,7 @@ def angle_gradients(plan: Plan, i: Tensor, j: Tensor, angle: Tensor) -> tuple[Te
     return both[0], both[1]
 
 
-def _around(plan: Plan, wide: Surface, i: Tensor, j: Tensor, angle: Tensor) -> Tensor:
+def _angle_slope(plan: Plan, wide: Surface, i: Tensor, j: Tensor, angle: Tensor) -> Tensor:
     """The derivative in the angle by the series for all angles. shape: (2, n)."""
     low, high = wide.angles
     series = differentiate(wide.coefficients[:, 0, 0]).to(angle) * (2 / (high - low))
@@ -285,15 +285,15 @@ def slopes(
         AccuracyError: If the kernel is too rough at these angles.
     """
     angles = max(base.angles[0], _INSET), min(base.angles[1], math.pi - _INSET)
-    around = base.coefficients.shape[-1] + 1
-    nodes = chebyshev_nodes(around, *angles)
+    num_angles = base.coefficients.shape[-1] + 1
+    nodes = chebyshev_nodes(num_angles, *angles)
     if base.norms is None:
         assert squared_norm is not None
         log = check_logs = torch.tensor([math.log2(squared_norm) / 2], dtype=torch.float64)
-        check_angles = off_grid((angles,), around)[0]
+        check_angles = off_grid((angles,), num_angles)[0]
     else:
         log = chebyshev_nodes(base.basis.shape[1] + 1, *base.norms)
-        check_angles = off_grid((base.norms, angles), around)[1]
+        check_angles = off_grid((base.norms, angles), num_angles)[1]
         check_logs = off_grid((base.norms,), _CHECKS)[0]
     diagonal = diagonal_derivatives(
         function, names, torch.cat([log, check_logs]).exp2(), squared_norm
@@ -381,7 +381,11 @@ def _sampled(
         point = a, b, (a * b).sqrt() * cosine
         return point, derivatives(function, names, _evaluate, *point)[1] / scale
 
-    value, around, rates = (values(features, base.coefficients), values(features, turned), None)
+    value, angle_slope, rates = (
+        values(features, base.coefficients),
+        values(features, turned),
+        None,
+    )
     if base.norms is not None:
         slope = differentiate(base.basis) * (2 / (base.norms[1] - base.norms[0]) / math.log(2))
         radial = values(replace(base, basis=slope).features(norm), base.coefficients)
@@ -391,7 +395,7 @@ def _sampled(
     else:  # half of what both norms do
         (a, _, c), direct = scalar(() if loop else names)
         radial, rates = (a * (direct[0] + direct[1]) + c * direct[2], direct[3:])
-    first = torch.stack([radial, radial.transpose(1, 2), around])
+    first = torch.stack([radial, radial.transpose(1, 2), angle_slope])
     if loop:
         at = _Samples(norm, diagonal[0, 0], angle, scale, scale[0] * value[0], first)
         return torch.stack([*first, *_in_variances(function, names, at)])
@@ -454,7 +458,7 @@ def _in_variances(
     in_cosine = samples.slopes[2] / -samples.angle.sin()
     through = samples.scale[0] * in_cosine[0] / size  # M
 
-    def moved(squares: Tensor, products: Tensor, share_growth: float) -> Tensor:
+    def response(squares: Tensor, products: Tensor, share_growth: float) -> Tensor:
         """The effect of growing α, β and γ, which move norms and cosines, but not c."""
         log = squares / (2 * square)
         first, second = log[:, None, None], log[:, None]
@@ -464,7 +468,7 @@ def _in_variances(
         return change
 
     def in_recurrent() -> Tensor:
-        change = moved(samples.self_ck, samples.ck, recurrent.growth)
+        change = response(samples.self_ck, samples.ck, recurrent.growth)
         shares = recurrent.value * samples.ck + inputs.value / spread * size * cosine + bias.value
         change[1] += shares * through**2 / samples.scale[1]
         return change
@@ -476,7 +480,7 @@ def _in_variances(
         return change
 
     def in_bias() -> Tensor:
-        return moved(torch.ones_like(samples.self_ck), torch.ones_like(samples.ck), bias.growth)
+        return response(torch.ones_like(samples.self_ck), torch.ones_like(samples.ck), bias.growth)
 
     ways: tuple[tuple[Weights | None, Callable[[], Tensor]], ...]
     ways = ((cell.weights, in_recurrent), (injection, in_injection), (cell.bias, in_bias))

@@ -263,8 +263,8 @@ class _Sampler:
         first, second = torch.exp2(u), torch.exp2(v)
         kernels = self.function(first**2, second**2, first * second * angle.cos())
         sides = first.numel(), second.numel()
-        both = torch.cat([first.flatten(), second.flatten()]) ** 2
-        self_kernels = torch.stack(tuple(self.function.own(both))).sqrt()
+        squares = torch.cat([first.flatten(), second.flatten()]) ** 2
+        self_kernels = torch.stack(tuple(self.function.own(squares))).sqrt()
         roots = [
             r.view(2, *t.shape)
             for r, t in zip(self_kernels.split(sides, 1), (first, second), strict=True)
@@ -275,38 +275,41 @@ class _Sampler:
         )
 
     @staticmethod
-    def equations(across: int, around: int) -> int:
+    def equations(norm_degree: int, angle_degree: int) -> int:
         """The number of equations to solve for a surface of some degrees."""
-        return (math.comb(across + 2, 2) + math.comb(_CHECKS + 1, 2)) * (around + 1)
+        return (math.comb(norm_degree + 2, 2) + math.comb(_CHECKS + 1, 2)) * (angle_degree + 1)
 
     def degrees(self, tolerance: float, most: int) -> tuple[int, int]:
         """The degrees that lines through the box need, in the norms and in the angle."""
         spans = self.norms, self.angles
         few, mid = (torch.linspace(*span, 3, dtype=torch.float64) for span in spans)
-        across, around = (
+        norm_lines, angle_lines = (
             lambda x: self.values(x, few[:, None, None], mid[:, None]),
             lambda x: self.values(few[:, None, None], few[:, None], x),
         )
         return (
-            _needed(across, self.norms, tolerance, _DEGREE[0]),
-            _needed(around, self.angles, tolerance, most),
+            _needed(norm_lines, self.norms, tolerance, _DEGREE[0]),
+            _needed(angle_lines, self.angles, tolerance, most),
         )
 
-    def grid(self, across: int, around: int) -> tuple[Tensor, _Off]:
+    def grid(self, norm_degree: int, angle_degree: int) -> tuple[Tensor, _Off]:
         """Values at the Chebyshev nodes, and at other points, as dense as these near the ends.
 
         All are solved together: equations are cheaper by the thousand. shape of the first:
         (2, across + 1, across + 1, around + 1)
         """
-        norm, angle = chebyshev_nodes(across, *self.norms), chebyshev_nodes(around, *self.angles)
+        norm, angle = (
+            chebyshev_nodes(norm_degree, *self.norms),
+            chebyshev_nodes(angle_degree, *self.angles),
+        )
         off_norm = off_grid((self.norms,), _CHECKS)[0]
-        off_angle = off_grid((self.norms, self.angles), around + 1)[1]
-        i, j = torch.triu_indices(across + 1, across + 1)
+        off_angle = off_grid((self.norms, self.angles), angle_degree + 1)[1]
+        i, j = torch.triu_indices(norm_degree + 1, norm_degree + 1)
         k, m = torch.triu_indices(_CHECKS, _CHECKS)
         first, second = torch.cat([norm[i], off_norm[k]]), torch.cat([norm[j], off_norm[m]])
         angles = torch.cat([angle.expand(len(i), -1), off_angle.expand(len(k), -1)])
         half, off = self.values(first[:, None], second[:, None], angles).split([len(i), len(k)], 1)
-        values = half.new_empty(2, across + 1, across + 1, around + 1)
+        values = half.new_empty(2, norm_degree + 1, norm_degree + 1, angle_degree + 1)
         values[:, i, j], values[:, j, i] = half, half
         return values, _Off((off_norm[k], off_norm[m]), off_angle, off)
 
@@ -359,12 +362,12 @@ def typical_angles(rows: PolarInputs, columns: PolarInputs) -> Span:
 
 def _sample(inputs: PolarInputs) -> Tensor:
     """Some inputs that are not zero."""
-    numbers = _some(len(inputs), inputs.points.device)
+    numbers = _sample_numbers(len(inputs), inputs.points.device)
     return numbers[inputs.norm[numbers] > 0] if inputs.range[2] else numbers
 
 
 @cached
-def _some(count: int, device: torch.device) -> Tensor:
+def _sample_numbers(count: int, device: torch.device) -> Tensor:
     """Indices of a sample of ``count`` inputs, or of all if these are few."""
     order = torch.randperm(count, generator=torch.Generator().manual_seed(0))
     return order[: _ALL if count <= _ALL else _ALL // 2].to(device)
@@ -373,7 +376,7 @@ def _some(count: int, device: torch.device) -> Tensor:
 def chosen_surface(
     function: KernelFunction, rows: PolarInputs, columns: PolarInputs, few: int
 ) -> tuple[Surface | None, Surface | None]:
-    """The surface for nearly all entries, and one for all others; ``None`` for those one by one.
+    """The surface for nearly all entries, and one for the others; ``None``: pair by pair.
 
     Args:
         function: The kernels.

@@ -1,6 +1,6 @@
 r"""Products of half-precision numbers on a GPU: exact cosines, and products with kernel matrices.
 
-Where all inputs have one norm, or norms are but factors, a kernel divided by the roots of its
+Where all inputs have one norm, or norms are only factors, a kernel divided by the roots of its
 diagonal is an analytic function of the angle, and up to angles near $\pi$ of $\sin\tfrac\theta2$,
 the root of $(1 - \cos\theta)/2$. A polynomial of that, a dozen multiplications, gives entries with
 an error of about 1e-7, and blocks of them are multiplied from both sides and forgotten: only the
@@ -50,7 +50,7 @@ class SplitDirections:
     a direction are equal.
 
     Attributes:
-        count: How many there are; rows of zeros may follow them.
+        count: The number of directions; rows of zeros may follow them.
         numbers: $l$, $h$, $l$ and $l$ side by side. shape: (n, 4, p)
     """
 
@@ -149,7 +149,7 @@ def _halves(unit: Tensor) -> Rounded:
 def _pixels(unit: Tensor) -> Tensor | None:
     """Whole numbers up to 255 in the directions of the rows, in float16; or ``None``."""
     parts = []
-    for block in (unit[:1], *unit[1:].split(_CHUNK)):  # the first tells nearly all
+    for block in (unit[:1], *unit[1:].split(_CHUNK)):  # the first decides nearly always
         ratio = block / block.abs().amax(1, keepdim=True).clamp(min=torch.finfo(block.dtype).tiny)
         part, remaining = (
             torch.zeros_like(block, dtype=torch.float16),
@@ -170,7 +170,7 @@ def _pixels(unit: Tensor) -> Tensor | None:
 
 
 def _padded(numbers: Tensor) -> Tensor:
-    """The same with zeros, so that tiles are whole."""
+    """Numbers padded with zeros to whole tiles."""
     size, width = numbers.shape
     return torch.nn.functional.pad(numbers, (0, -width % 64, 0, -size % _TILE))
 
@@ -182,7 +182,7 @@ class RoundedProducts:
     Attributes:
         plan: The matrix.
         surface: Its kernels as functions of the angle.
-        kernel: Which of them: 0 for the CK, 1 for the NTK.
+        kernel: The index of the kernel: 0 for the CK, 1 for the NTK.
     """
 
     plan: "Plan"
@@ -221,7 +221,7 @@ class RoundedProducts:
         return polynomial._replace(numbers=polynomial.numbers.to(self._inputs.scale))
 
     def _least_cosine(self) -> float:
-        """A bound of all cosines from below; none is negative if no input has a negative number."""
+        """A lower bound of all cosines, about zero for nonnegative inputs."""
         if bool((self.plan.row_inputs.points >= 0).all()):
             return -1e-4
         inputs, least = self._inputs, 0.0
@@ -279,7 +279,7 @@ def _multiply_blocks(
         diagonal: Whether the block is on the diagonal of the matrix, where cosines are one.
 
     Returns:
-        $Kr$ and $K^T l$; on the diagonal twice the same.
+        $Kr$ and $K^T l$, which are equal on the diagonal.
     """
     (first, row_vectors), (second, column_vectors) = rows, columns
     (count, width), size = row_vectors.shape, len(column_vectors)
@@ -319,7 +319,7 @@ def _multiply_blocks(
 
 
 def _vectors(vectors: Tensor) -> Tensor:
-    """Vectors with zeros, up to as many as are multiplied together."""
+    """Vectors padded with zeros to the width of one product."""
     return torch.nn.functional.pad(vectors, (0, _VECTORS - vectors.shape[1])).contiguous()
 
 

@@ -1,10 +1,10 @@
 """The back end of a GPU: a surface is evaluated tile by tile, in one pass over the matrix.
 
 For each function $f_s$ of the columns' norms, a recurrence sums the series in the angle or the
-cosine, whose coefficients belong to the row; only the cosines are read and only the results
+cosine, whose coefficients belong to the row. Only the cosines are read, and only the results
 written. The loops are not unrolled as a whole, so one compilation serves all ranks and degrees.
-Series are sums of powers, which take half of the operations, where coefficients do not grow much by
-it, and Chebyshev series elsewhere.
+Series are sums of powers, with half the operations, where their coefficients hardly grow, and
+Chebyshev series elsewhere.
 """
 
 from collections.abc import Callable
@@ -135,7 +135,7 @@ def _evaluate_series(
     mirrored: MatrixPair | None,
     beyond: Tensor,
 ) -> None:
-    """Write both kernels of a block where norms are but factors.
+    """Write both kernels of a block where norms are only factors.
 
     Args:
         form: The form of the series.

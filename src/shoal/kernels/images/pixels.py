@@ -80,7 +80,7 @@ class PixelPairs:
         """The number of each pixel's partner. shape: (displacements, *sides)."""
         number = torch.zeros((), dtype=torch.int64, device=self.displacements.device)
         for axis, side in enumerate(self.sides):
-            number = number * side + self._along(axis, self._places(axis)[1])
+            number = number * side + self._broadcast_axis(axis, self._places(axis)[1])
         return number
 
     def at_partners(self, images: Tensor) -> Tensor:
@@ -105,8 +105,8 @@ class PixelPairs:
             Shape: (pairs, displacements, *sides).
         """
         products = torch.zeros((), dtype=torch.float64, device=first.device)
-        for mine, theirs in zip(first.unbind(1), second.unbind(1), strict=True):
-            products = products + mine.double()[:, None] * self.at_partners(theirs.double())
+        for left, right in zip(first.unbind(1), second.unbind(1), strict=True):
+            products = products + left.double()[:, None] * self.at_partners(right.double())
         return products
 
     def patch_sum(self, values: Tensor) -> Tensor:
@@ -158,7 +158,7 @@ class PixelPairs:
                     within = torch.ones_like(places[1], dtype=torch.bool)
                 else:
                     within = ((places + k >= 0) & (places + k < side)).all(0)
-                steps[k] = self._along(axis, within)
+                steps[k] = self._broadcast_axis(axis, within)
             inside.append(steps)
         return inside
 
@@ -169,7 +169,7 @@ class PixelPairs:
         place = torch.arange(side, device=step.device)
         return torch.stack(torch.broadcast_tensors(place, (place + step) % side))
 
-    def _along(self, axis: int, values: Tensor) -> Tensor:
+    def _broadcast_axis(self, axis: int, values: Tensor) -> Tensor:
         """Values of the pixels of one axis, to be broadcast along the others."""
         shape = [1] * len(self.sides)
         shape[axis] = self.sides[axis]
@@ -233,10 +233,10 @@ class Images:
         key = ("combine", constant, *((factor, id(state)) for factor, state in terms))
         return self._once(key, lambda: self._calculus.combine(terms, constant))
 
-    def residual(self, below: Variances, pushed: Variances, skip: float, gain: float) -> Variances:
+    def residual(self, state: Variances, output: Variances, skip: float, gain: float) -> Variances:
         """The sum of features and of a layer's output."""
-        key = ("residual", id(below), id(pushed), skip, gain)
-        return self._once(key, lambda: self._calculus.residual(below, pushed, skip, gain))
+        key = ("residual", id(state), id(output), skip, gain)
+        return self._once(key, lambda: self._calculus.residual(state, output, skip, gain))
 
     def apply_activation(
         self,
@@ -364,15 +364,15 @@ class Pixels(PairCalculus):
             least = 1e-24 * extremes[1]
             variances = variances[0].clamp(min=least), variances[1].clamp(min=least)
         arguments = _DualArguments.for_pairs(variances, state.covariance, extremes)
-        elsewhere = None
+        at_empty = None
         if arguments.where is not None:
-            mine, theirs = self.side_values(pushed.state.means)
-            elsewhere = mine * theirs
-        values = arguments.spread(dual(phi, *arguments.triple), elsewhere)
+            first, second = self.side_values(pushed.state.means)
+            at_empty = first * second
+        values = arguments.spread(dual(phi, *arguments.triple), at_empty)
 
         def slope() -> Tensor:
             # zero where it only multiplies zeros
-            zeros = None if elsewhere is None else torch.zeros_like(elsewhere)
+            zeros = None if at_empty is None else torch.zeros_like(at_empty)
             slopes = arguments.spread(_slopes(phi, arguments.triple), zeros)
             if not self.singles.differentiable:
                 return slopes
@@ -419,8 +419,8 @@ class Pixels(PairCalculus):
             for values in self.side_values(variances.values)
         )
         angle = (2 * (1 - covariance / (a * b)).clamp(min=0.0)).sqrt()
-        moved = (angle.square() + 2 * _ROUNDING / margin).sqrt() - angle
-        lost = moved / (math.pi * margin + angle)
+        angle_error = (angle.square() + 2 * _ROUNDING / margin).sqrt() - angle
+        lost = angle_error / (math.pi * margin + angle)
         largest = float(torch.where(self.same | (covariance == 0), 0.0, lost).max())
         if largest > _LOST:
             raise AccuracyError(
@@ -478,14 +478,14 @@ def _slopes(phi: Activation, triple: tuple[Tensor, ...]) -> Tensor:
     if not phi.kinks or not any(t.requires_grad for t in triple):
         return dual_derivative(phi, a, b, c)
     with torch.no_grad():
-        values, near = dual_derivative(phi, a, b, c), c.square() > (1 - 1e-12) * a * b
-        same = near & (c > 0)
+        values, extreme = dual_derivative(phi, a, b, c), c.square() > (1 - 1e-12) * a * b
+        equal = extreme & (c > 0)
     separate = dual_derivative(
-        phi, *(torch.where(near, v, t) for t, v in ((a, 1.0), (b, 1.0), (c, 0.0)))
+        phi, *(torch.where(extreme, v, t) for t, v in ((a, 1.0), (b, 1.0), (c, 0.0)))
     )
-    diagonal = slope_square(phi, torch.where(same, (a + b) / 2, 1.0))
+    diagonal = slope_square(phi, torch.where(equal, (a + b) / 2, 1.0))
     parallel = values + diagonal - diagonal.detach()
-    return torch.where(near, torch.where(same, parallel, values), separate)
+    return torch.where(extreme, torch.where(equal, parallel, values), separate)
 
 
 class _DualArguments(NamedTuple):
@@ -516,10 +516,10 @@ class _DualArguments(NamedTuple):
         joined = tuple(torch.cat(both) for both in zip(chosen, ends, strict=True))
         return cls(joined, where, covariance.shape)
 
-    def spread(self, values: Tensor, elsewhere: Tensor | None) -> Tensor:
+    def spread(self, values: Tensor, at_empty: Tensor | None) -> Tensor:
         """The values at the points, and other values elsewhere."""
         values = values[:-2]
         if self.where is None:
             return values.view(self.shape)
-        assert elsewhere is not None
-        return elsewhere.masked_scatter(self.where, values)
+        assert at_empty is not None
+        return at_empty.masked_scatter(self.where, values)
