@@ -144,9 +144,12 @@ class Activation(ABC):
         Returns:
             A tensor like ``x``. At a kink it is one of the two one-sided values.
         """
-        if integer("order", order, at_least=0) == 0:
-            return self(x)
-        return _differentiate(self.first_derivative, dense_tensor("x", x), order - 1)
+        x = dense_tensor("x", x)
+        if type(order) is not int or order < 0:
+            order = integer("order", order, at_least=0)
+        if order == 0:
+            return self.function(x)
+        return _differentiate(self.first_derivative, x, order - 1)
 
 
 def _plain(value: object) -> Hashable:

@@ -211,6 +211,13 @@ def device_of(name: str, value: object, known: str = "cpu, cuda or cuda:N") -> t
 
 def dense_tensor(name: str, value: object) -> Tensor:
     """Return a dense floating-point tensor of any size and values, or raise."""
+    if (  # the usual case at once: activations are evaluated often
+        type(value) is Tensor
+        and value.dtype in FLOATS
+        and value.layout is torch.strided
+        and not value.is_nested
+    ):
+        return value
     if not isinstance(value, Tensor):
         raise TypeError(f"{name} must be a floating-point tensor, got {type(value).__name__}")
     if value.dtype not in FLOATS:

@@ -125,8 +125,8 @@ def _differentiable(
     else:
         value = _evaluate(phi, order, order, pair.in_double(), tolerance=tolerance)
     infinite = order > 0 and any(kink.jumps[0] for kink in phi.kinks)
-    ends = [float(end) for end in torch.aminmax(value.detach())]
-    if any(math.isnan(end) or (math.isinf(end) and not infinite) for end in ends):
+    low, high = map(float, torch.aminmax(value.detach()))
+    if math.isnan(low) or (not infinite and (math.isinf(low) or math.isinf(high))):
         largest = max(float(pair.a.detach().max()), float(pair.b.detach().max()))
         raise AccuracyError(f"the dual of {phi!r} overflows at variances up to {largest:g}")
     return value.to(pair.dtype)
@@ -189,7 +189,7 @@ def _evaluate(phi: Activation, j: int, k: int, triple: Triple, *, tolerance: flo
     if closed is None and tolerance >= _TABULATED:
         table = _table(phi, j, k, flat, known=len(flat[0]) <= _FEW)
     parts = []
-    for a, b, c in zip(*(t.split(_BLOCK) for t in flat), strict=True):
+    for a, b, c in zip(*[t.split(_BLOCK) for t in flat], strict=True):
         if closed is not None:
             parts.append(closed_dual(closed, j, a, b, c))
         else:
@@ -359,10 +359,10 @@ class Duals:
     def _block(self, series: list[Tensor], places: Tensor, c: Tensor) -> Tensor:
         """Both duals of some pairs. shape: (2, *c.shape)."""
         assert self._table is not None
-        a, b = (self.variances[place][:, None].expand_as(c) for place in places)
+        a, b = self.variances[places][..., None].expand(2, *c.shape)
         cosine, sine = correlation(a, b, c)
         t = unit(torch.atan2(sine, cosine), self._table.width)
-        basis = chebyshev_basis(t.flatten(), max(each.shape[-1] for each in series) - 1)
+        basis = chebyshev_basis(t.flatten(), max([each.shape[-1] for each in series]) - 1)
         basis = basis.view(len(basis), *c.shape).transpose(0, 1)
         sums = [torch.bmm(each[:, None], basis[:, : each.shape[-1]])[:, 0] for each in series]
         return torch.stack(sums)
