@@ -118,11 +118,11 @@ class Activation(ABC):
 
     def smoothness(self) -> Smoothness:
         r"""Bounds of $\varphi'$, its jumps and $\varphi''$; as measured unless overridden."""
-        found = [kink for kink in self.kinks if kink.jumps[1]]
+        kinks = [kink for kink in self.kinks if kink.jumps[1]]
         return Smoothness(
             lipschitz=self.lipschitz,
-            kinks=tuple(kink.location for kink in found),
-            jump=math.fsum(abs(kink.jumps[1]) for kink in found),
+            kinks=tuple(kink.location for kink in kinks),
+            jump=math.fsum(abs(kink.jumps[1]) for kink in kinks),
             curvature=self._curvature,
         )
 

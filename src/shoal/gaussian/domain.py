@@ -27,7 +27,7 @@ def scale_tensor(
 
 
 @dataclass(frozen=True)
-class Covariance:
+class PairCovariance:
     """Covariance matrices [[a, c], [c, b]] of Gaussian pairs, broadcast, in float64."""
 
     a: Tensor
@@ -46,7 +46,7 @@ class Covariance:
         return self.a, self.b, within_bound(self.a, self.b, self.c)
 
 
-def covariance(a: Tensor | float, b: Tensor | float, c: Tensor | float) -> Covariance:
+def covariance(a: Tensor | float, b: Tensor | float, c: Tensor | float) -> PairCovariance:
     """Check and broadcast covariances."""
     tensors = [float_tensor(name, value) for name, value in (("a", a), ("b", b), ("c", c))]
     try:
@@ -67,9 +67,9 @@ def covariance(a: Tensor | float, b: Tensor | float, c: Tensor | float) -> Covar
     views = [t.to(device, torch.float64).expand(shape) for t in tensors]
     first, second, third = views
     _check_covariance(first.detach(), second.detach(), third.detach(), slack=1 + slack)
-    given = [value.dtype for value in (a, b, c) if isinstance(value, Tensor)]
-    dtype = reduce(torch.promote_types, given or [torch.float64])
-    return Covariance(first, second, third, dtype)
+    dtypes = [value.dtype for value in (a, b, c) if isinstance(value, Tensor)]
+    dtype = reduce(torch.promote_types, dtypes or [torch.float64])
+    return PairCovariance(first, second, third, dtype)
 
 
 def _check_covariance(a: Tensor, b: Tensor, c: Tensor, *, slack: float) -> None:

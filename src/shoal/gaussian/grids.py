@@ -107,13 +107,13 @@ def _grid(
     sizes = rule.sizes
     if not bool((torch.stack([*sizes.values()]) > 0).all()):
         raise AccuracyError(f"a derivative of {phi!r} vanishes")
-    found = rule.duals(angles)
-    found /= torch.stack([torch.outer(sizes[j], sizes[k]) for j, k in both])[..., None]
-    values, swapped = found[:, forth], found[:, back].transpose(2, 3)
+    duals = rule.duals(angles)
+    duals /= torch.stack([torch.outer(sizes[j], sizes[k]) for j, k in both])[..., None]
+    values, swapped = duals[:, forth], duals[:, back].transpose(2, 3)
     # at an angle of zero both orders are one sum: other steps show its error
-    others = _Grid(phi, both, variances, share / math.sqrt(2)).sizes
+    finer_sizes = _Grid(phi, both, variances, share / math.sqrt(2)).sizes
     errors = [(values - swapped).abs().max()]
-    errors += [(others[k] / sizes[k] - 1).abs().max() for k in sizes]
+    errors += [(finer_sizes[k] / sizes[k] - 1).abs().max() for k in sizes]
     return (values + swapped) / 2, sizes, float(torch.stack(errors).max())
 
 
@@ -144,11 +144,11 @@ class _Grid:
             if self._kinked and 0 < math.tan(angle) < finest:  # kinks make a layer there
                 finest = math.tan(angle)
             x, weights, values = self._line(finest, 0)
-            left = values * (weights * normal_density(x))
+            weighted = values * (weights * normal_density(x))
             means = self._means(math.cos(angle) * x, math.sin(angle))
             for q, (j, k) in enumerate(places):
-                result[0, q, :, :, number] = left[j] @ means[k].T
-                result[1, q, :, :, number] = left[j] @ means[k].flip(1).T  # that of -x
+                result[0, q, :, :, number] = weighted[j] @ means[k].T
+                result[1, q, :, :, number] = weighted[j] @ means[k].flip(1).T  # that of -x
         return result
 
     @property

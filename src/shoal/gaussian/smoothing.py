@@ -121,7 +121,7 @@ def _regular_block(
     radius = float((mean.abs() + window[-1] * std).max())
     cuts = resolved_edges(phi, radius, mean.device)
     nodes = panel_nodes((cuts - mean[:, None]) / std[:, None], window)
-    x = torch.addcmul(nodes.at(mean), nodes.at(spread(std, order)), nodes.xi)
+    x = torch.addcmul(nodes.expand_rows(mean), nodes.expand_rows(spread(std, order)), nodes.xi)
     return nodes.expectation(phi.derivative(x, order), len(mean))
 
 
@@ -202,7 +202,7 @@ class Nodes:
     half: Tensor  # shape: (panels,)
     xi: Tensor  # shape: (panels, ORDER)
 
-    def at(self, rows: Tensor) -> Tensor:
+    def expand_rows(self, rows: Tensor) -> Tensor:
         """Spread one number per row over that row's panels; shape (panels, 1)."""
         return rows[self.row, None]
 
