@@ -168,11 +168,11 @@ class PowerSeries(VectorCalculus):
     def combine(self, terms: list[tuple[Scalar, _State]], constant: Scalar = 0.0) -> _State:
         """The weighted sum."""
         variance = sum(float(factor) * state.variance for factor, state in terms)
-        (factor, first), *others = terms
+        (factor, first), *remaining = terms
         total = float(factor) * first.covariance
-        for factor, state in others:
+        for factor, state in remaining:
             total = total + float(factor) * state.covariance
-        natural = first.natural if not others else None
+        natural = first.natural if not remaining else None
         return _State(variance + float(constant), total + float(constant), natural=natural)
 
     def residual(self, state: _State, output: _State, skip: float, gain: float) -> _State:
@@ -209,15 +209,15 @@ class PowerSeries(VectorCalculus):
         product = float(injected.covariance.coefficients[0])
         solution = np.zeros(self.degree + 1)
         solution[0] = recurrent * self.across + product
-        known = 0
-        while known < self.degree:
+        degree = 0
+        while degree < self.degree:
             turn, slope = loop(self, _State(variance, Number(solution)), injected)
             residual = turn.covariance.coefficients.copy()
-            order = min(max(1, 2 * known), self.degree)
-            residual[: known + 1], residual[order + 1 :] = 0.0, 0.0
+            order = min(max(1, 2 * degree), self.degree)
+            residual[: degree + 1], residual[order + 1 :] = 0.0, 0.0
             step = Number(residual) * self.geometric(slope)
-            solution[known + 1 : order + 1] = step.coefficients[known + 1 : order + 1]
-            known = order
+            solution[degree + 1 : order + 1] = step.coefficients[degree + 1 : order + 1]
+            degree = order
         return _State(variance, Number(solution))
 
     def geometric(self, ratio: Number) -> Number:
@@ -231,7 +231,7 @@ class PowerSeries(VectorCalculus):
 
 
 @dataclass(frozen=True, eq=False)
-class _Duals:
+class _DualSeries:
     r"""The duals of an activation at one variance, about a correlation $p$.
 
     Attributes:
@@ -259,7 +259,7 @@ class _Duals:
 
 
 @cached
-def _duals(phi: Activation, variance: float, place: float, degree: int) -> _Duals:
+def _duals(phi: Activation, variance: float, place: float, degree: int) -> _DualSeries:
     place = 0.0 if place < _ROUNDING else place
     order = degree + 1
     if place:  # as many Hermite coefficients about zero determine those about the place
@@ -273,7 +273,7 @@ def _duals(phi: Activation, variance: float, place: float, degree: int) -> _Dual
     square = float(mean_square(phi, torch.tensor(variance, dtype=torch.float64))[0])
     if square == 0:
         raise ValueError(f"the kernel is zero: {phi!r} vanishes")
-    return _Duals(variance, square, place, natural, _about(natural**2, place, degree + 1))
+    return _DualSeries(variance, square, place, natural, _about(natural**2, place, degree + 1))
 
 
 def _product(f: Coefficients, g: Coefficients) -> Coefficients:
