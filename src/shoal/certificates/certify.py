@@ -190,8 +190,8 @@ def _resolution(
     - the error of the gradient relative to its size, times $\|e_0\|$;
     - the rounding of the weights, times $\sqrt\Lambda \le \eta^{-1/2}$, by which outputs react.
 
-    It is an estimate with worst cases, not a proved bound: that of a sum of $n$ products is $nu$
-    times their sizes, that of an equilibrium its tolerance over $1 - $ gain.
+    It is an estimate with worst cases, not a proved bound: a sum of $n$ products is off by $nu$
+    times their sizes, an equilibrium by its tolerance over $1 - $ gain.
     """
     assert descent.step_size is not None
     assert descent.rate is not None
