@@ -178,7 +178,7 @@ class Objective:
         if rows is not None:
             x, y, share = x[rows], y[rows], len(x) / len(rows)
         with torch.enable_grad():
-            output = x.given_to(self.network)
+            output = x.call(self.network)
             if self.loss is None:
                 labels = _like(output, y)
                 target, seed = output, output.detach() - labels
