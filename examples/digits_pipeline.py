@@ -36,7 +36,7 @@ x, y = load_digits(return_X_y=True)
 x, new, y, truth = train_test_split(x, y, test_size=0.5, random_state=0)
 
 # %% The estimator is one of scikit-learn's, with parameters like any other.
-pipeline = make_pipeline(Normalizer(), KernelClassifier())
+pipeline = make_pipeline(Normalizer(), KernelClassifier(standardize=False))
 ridges, found = [1e-4, 1e-3, 1e-2, 1e-1, 1.0], {}
 print("cross-validated accuracy")
 print("kernel  recurrent variance    ridge " + "".join(f"{ridge:8}" for ridge in ridges))

@@ -153,13 +153,13 @@ class Iterations(Experiment):
     tasks: tuple[str, ...] = ("maze", "text")
     depths: tuple[str, ...] = ("fixed", "random")  # random: one to fifteen in each step
     steps: int = 8
-    width: int = 96
-    training: int = 1500  # steps of Adam
-    batch: int = 128
+    width: int = 32
+    training: int = 600  # steps of Adam
+    batch: int = 64
     measured: int = 512  # samples of the curve
-    calibrating: int = 1500  # samples of the stop rule
-    replacing: int = 4000  # samples of replacements
-    epochs: int = 15
+    calibrating: int = 1000  # samples of the stop rule
+    replacing: int = 2000  # samples of replacements
+    epochs: int = 6
     risk: float = 0.01
 
     small = dict(

@@ -1,5 +1,7 @@
 """The estimators: predictions and probabilities against plain algebra."""
 
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -12,7 +14,9 @@ from adapters.plain import relu_deq
 pytest.importorskip("sklearn", reason="scikit-learn is not installed")
 
 from sklearn.base import clone
+from sklearn.datasets import load_wine
 from sklearn.linear_model import RidgeCV
+from sklearn.preprocessing import StandardScaler
 
 from shoal.adapters import KernelClassifier, KernelRegressor
 
@@ -45,7 +49,7 @@ def test_predictions_are_those_of_ridge_regression(which: str, outputs: int) -> 
     y = targets[:, 0] if outputs == 1 else targets
     new = data(5, seed=1)[0]
     row = ("ck", "ntk").index(which)
-    model = KernelRegressor("relu", 0.3, 0.8, ridge=0.1, which=which).fit(x, y)
+    model = KernelRegressor("relu", 0.3, 0.8, standardize=False, ridge=0.1, which=which).fit(x, y)
     matrix = relu_deq(x, 0.3, 0.8)[row]
     coefficients, constant = solved(matrix, y, 0.1)
     np.testing.assert_allclose(model.dual_coef_, coefficients, atol=1e-8)
@@ -63,7 +67,7 @@ def test_ridges_are_chosen_as_ridge_cv_does(criterion: str) -> None:
     random = np.random.default_rng(0)
     x = random.standard_normal((60, 5))
     y = x @ random.standard_normal(5) + 2 * random.standard_normal(60) + 3
-    model = KernelRegressor("identity", 0.2, 0.8, ridge=criterion).fit(x, y)
+    model = KernelRegressor("identity", 0.2, 0.8, standardize=False, ridge=criterion).fit(x, y)
     ridges = model.regression_.path.ridges.numpy()
     size = float(shoal.kernel(model.architecture_, x[:1], diag=True).ntk[0] / (x[0] ** 2).sum())
     known = RidgeCV(ridges / size).fit(x, y)
@@ -78,18 +82,34 @@ def test_ridges_are_chosen_as_ridge_cv_does(criterion: str) -> None:
 def test_units_do_not_matter_by_default() -> None:
     x, targets = data()
     new = data(5, seed=1)[0]
-    model = KernelRegressor("erf").fit(x, targets)
-    scaled = KernelRegressor("erf").fit(1000 * x, targets)
+    model = KernelRegressor("erf", standardize=False).fit(x, targets)
+    scaled = clone(model).fit(1000 * x, targets)
     np.testing.assert_allclose(model.predict(new), scaled.predict(1000 * new), atol=1e-8)
     mean = (x**2).sum(1).mean()
     assert model.architecture_ == shoal.DEQ(shoal.activations.Erf(), 0.2, 1 / mean)
     assert KernelRegressor().fit(np.zeros((3, 2)), [1, 2, 6]).predict([[0.0, 0.0]]) == [3.0]
 
 
+def test_raw_columns_are_standardized() -> None:
+    raw, kinds = load_wine(return_X_y=True)
+    x = StandardScaler().fit_transform(raw)
+    kinds[0] = 2  # not separable
+    for model in (KernelClassifier(), KernelClassifier(ridge=0.1)):
+        wanted = clone(model).set_params(standardize=False).fit(x, kinds)
+        fitted = pickle.loads(pickle.dumps(model.fit(raw, kinds)))
+        np.testing.assert_allclose(fitted.predict_proba(raw), wanted.predict_proba(x), atol=1e-9)
+    # constant columns, whose deviation is taken as one
+    extended = np.column_stack([raw, np.full(len(raw), 0.1)])
+    again = KernelClassifier(ridge=0.1).fit(extended, kinds)
+    np.testing.assert_allclose(again.predict_proba(extended), wanted.predict_proba(x), atol=1e-9)
+
+
 def test_an_architecture_stands_for_the_parameters() -> None:
     x, targets = data()
     network = shoal.FullyConnected([shoal.activations.ReLU(), shoal.activations.ReLU()])
-    model = KernelRegressor(architecture=network, which="ck", ridge=0.1).fit(x, targets)
+    model = KernelRegressor(architecture=network, standardize=False, which="ck", ridge=0.1).fit(
+        x, targets
+    )
     assert model.architecture_ is network
 
     def arccosine(gram):
@@ -106,14 +126,14 @@ def test_an_architecture_stands_for_the_parameters() -> None:
 def test_classes_of_any_kind() -> None:
     x = data(60)[0]
     names = np.array(["ant", "bee", "cow"])[np.argmax(x, axis=1)]
-    model = KernelClassifier("relu", 0.3, 0.8, ridge=0.1).fit(x, names)
+    model = KernelClassifier("relu", 0.3, 0.8, standardize=False, ridge=0.1).fit(x, names)
     matrix = relu_deq(x, 0.3, 0.8)[1]
     indicators = (names[:, None] == model.classes_).astype(float)
     coefficients, share = solved(matrix, indicators, 0.1)
     values = matrix @ coefficients + share
     np.testing.assert_allclose(model.decision_function(x), values, atol=1e-8)
     assert set(model.predict(x)) == {"ant", "bee", "cow"}
-    two = KernelClassifier("relu", 0.3, 0.8, ridge=0.1).fit(x, names == "cow")
+    two = KernelClassifier("relu", 0.3, 0.8, standardize=False, ridge=0.1).fit(x, names == "cow")
     assert two.decision_function(x).shape == (60,)
     # the two indicators sum to one, so that their difference decides
     values = values[:, 2]
@@ -149,7 +169,9 @@ def test_weights_count_samples(outputs: int) -> None:
     y = targets[:, 0] if outputs == 1 else targets
     new = data(5, seed=1)[0]
     weights = np.random.default_rng(2).uniform(0.1, 3, 20)
-    model = KernelRegressor("relu", 0.3, 0.8, ridge=0.1).fit(x, y, sample_weight=weights)
+    model = KernelRegressor("relu", 0.3, 0.8, standardize=False, ridge=0.1).fit(
+        x, y, sample_weight=weights
+    )
     coefficients, mean = solved(relu_deq(x, 0.3, 0.8)[1], y, 0.1 / weights)
     np.testing.assert_allclose(model.intercept_, mean, atol=1e-8)
     np.testing.assert_allclose(model.dual_coef_, coefficients, atol=1e-8)
@@ -192,7 +214,7 @@ def test_a_ridge_is_chosen_with_weights(criterion: str) -> None:
     if criterion != "loo":
         return
     weights = np.random.default_rng(2).uniform(0.1, 3, 40)
-    model = KernelRegressor("relu", 0.3, 0.8, ridge="loo").fit(x, y, sample_weight=weights)
+    model = KernelRegressor("relu", 0.3, 0.8, standardize=False).fit(x, y, sample_weight=weights)
     matrix = relu_deq(x, 0.3, 0.8)[1]
 
     def error(ridge: float) -> float:
@@ -225,7 +247,7 @@ def left_out_values(x, labels, classes: int):
 def test_probabilities_are_likeliest_for_samples_left_out(classes: int) -> None:
     x = data(40)[0]
     labels = (np.argmax(x[:, :classes], axis=1) + (np.arange(40) % 7 == 0)) % classes
-    model = KernelClassifier("relu", 0.3, 0.8, ridge=0.1).fit(x, labels)
+    model = KernelClassifier("relu", 0.3, 0.8, standardize=False, ridge=0.1).fit(x, labels)
     values = left_out_values(x, labels, classes)
     shares = (40 * np.eye(classes)[labels] + 1 / classes) / 41
 

@@ -8,7 +8,7 @@ from torch import nn
 from torch.func import jacfwd, jacrev
 
 import shoal
-from shoal import ConvergenceWarning, Equilibrium
+from shoal import ConvergenceWarning, Equilibrium, Picard
 
 # PyTorch's forward mode still loads parts that it calls deprecated itself
 forward_mode = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
@@ -117,3 +117,16 @@ def test_no_samples_have_empty_equilibria_and_gradients_of_zero(gradient):
     assert not layer.cell.block[0].weight.grad.any()
     pair = Equilibrium(lambda z: (z[0] / 2, z[1]))((inputs(0, 3), inputs(0, 2, 2)))
     assert [part.shape for part in pair] == [(0, 3), (0, 2, 2)]
+
+
+@pytest.mark.parametrize(
+    ("cell", "rtol", "steps"),
+    [(lambda z, x: torch.cos(3 * z) / 4 + x, 1e-12, 100), (lambda z, x: 0.999 * z + x, 1e-6, 200)],
+    ids=["rounding", "slow"],
+)
+def test_contractions_are_no_residual_streams(cell, rtol, steps):
+    x = torch.randn(80, 60, generator=torch.Generator().manual_seed(1))
+    layer = Equilibrium(cell, solver=Picard(rtol=rtol, max_steps=steps))
+    with pytest.warns(ConvergenceWarning) as caught:
+        layer(torch.zeros_like(x), x)
+    assert DRIFTS not in str(caught[0].message)

@@ -121,7 +121,7 @@ def test_dictionaries_may_come_back_in_another_order():
         (Pair(Z0, Z0), (Z0, Z0), r"of shapes Pair\(\(3, 4\), \(3, 4\)\), got tuple\(\(3, 4\), "),
         ((Z0, Z0), (Z0, None), r"of shapes tuple\(\(3, 4\), \(3, 4\)\), got tuple\(.*, NoneType\)"),
         ([Z0, Z0], [Z0, (Z0, Z0)], r"got list\(\(3, 4\), tuple\(\(3, 4\), \(3, 4\)\)\)"),
-        (Z0, (Z0, Z0), r"a tensor of shape \(3, 4\), got tuple\(\(3, 4\), \(3, 4\)\)"),
+        (Z0, (Z0, Z0), r"z0, of shape \(3, 4\), got tuple\(\(3, 4\), \(3, 4\)\)"),
     ],
 )
 def test_states_of_another_kind_are_told_by_their_shapes(start, returned, message):

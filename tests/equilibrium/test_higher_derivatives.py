@@ -62,3 +62,19 @@ def test_those_of_other_methods_are_one_in_all_modes(gradient):
     for modes in product(MODES, MODES):
         found = derivative(total, modes, (0, 0))(X)
         torch.testing.assert_close(found, truth, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("gradient", [shoal.Implicit(), shoal.Neumann(80)], ids=repr)
+def test_a_vjp_that_is_called_after_its_transform(gradient):
+    upstream = random(1, 3, seed=2)
+    _, pull = torch.func.vjp(lambda x, w: solved(x, w, gradient=gradient), X, WEIGHT)
+    _, expected = torch.func.vjp(unrolled, X, WEIGHT)
+    torch.testing.assert_close(pull(upstream), expected(upstream), rtol=1e-9, atol=1e-11)
+
+
+def test_statuses_after_vmap():
+    layer, x = shoal.Equilibrium(cell), random(5, 3, seed=3)
+    torch.vmap(lambda x: layer(torch.zeros_like(x[None]), x[None], WEIGHT))(x)
+    assert layer.solution.status.tolist() == [0] * 5
+    residual = cell(layer.solution.value, x, WEIGHT) - layer.solution.value
+    torch.testing.assert_close(residual.norm(dim=1), layer.solution.residual, rtol=0, atol=1e-14)

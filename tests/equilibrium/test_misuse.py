@@ -163,7 +163,7 @@ def test_a_backward_pass_through_a_tangent_is_refused() -> None:
         (
             lambda: Equilibrium(lambda z: (z, z))(torch.ones(2, 1)),
             ValueError,
-            r"f must return a tensor of shape \(2, 1\), got tuple",
+            r"the cell must return a state like z0, of shape \(2, 1\), got tuple",
         ),
         (
             lambda: Equilibrium(torch.add, separable=True)(torch.ones(2, 1), torch.ones(3)),
@@ -171,6 +171,7 @@ def test_a_backward_pass_through_a_tangent_is_refused() -> None:
             "inputs must have one entry per sample of z0, 2",
         ),
         (lambda: Neumann(-1), ValueError, "terms must be"),
+        (lambda: Equilibrium(torch.nn.Identity), TypeError, "a module or a function, got Identity"),
         (
             lambda: Equilibrium(torch.cos).gradient_error(torch.ones(2, 1)),
             ValueError,
@@ -181,3 +182,10 @@ def test_a_backward_pass_through_a_tangent_is_refused() -> None:
 def test_bad_input(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.:DeprecationWarning")
+def test_traces_are_refused():
+    """They would freeze the number of steps."""
+    with pytest.raises(TypeError, match="support only explicit networks"):
+        torch.jit.trace(Equilibrium(torch.cos), (torch.ones(2, 1),))

@@ -106,7 +106,7 @@ def test_bad_options(make, error, message):
         (torch.cos, torch.ones(2, 1) * math.nan, {}, ValueError, "z0 must be finite"),
         (lambda z: z[:1], torch.ones(2, 1), {}, ValueError, r"shape \(2, 1\), got \(1, 1\)"),
         (lambda _: 1.0, torch.ones(2, 1), {}, ValueError, "got float"),
-        (lambda z: z.double(), torch.ones(2, 1), {}, TypeError, "dtype torch.float32"),
+        (lambda z: z.double(), torch.ones(2, 1), {}, TypeError, "dtype of z0, torch.float32"),
         (torch.cos, torch.ones(2, 1), {"solver": "anderson"}, TypeError, "must be a Solver"),
         (torch.cos, torch.ones(2, 1), {"on_failure": "no"}, ValueError, "one of 'raise'"),
         (torch.cos, torch.ones(2, 1), {"inputs": (1.0,)}, TypeError, "inputs must be tensors"),

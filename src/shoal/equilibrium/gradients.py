@@ -535,12 +535,14 @@ class _ImplicitGradient(torch.autograd.Function):
         value, z, *tensors = ctx.saved_tensors
         with without_fused_attention(), full_precision(z):
             # tensors may depend on each other, and the point on all of them: views do not
-            z, *views = (tensor.view_as(tensor) for tensor in (z, *tensors))
+            needed = ctx.needs_input_grad[3:]
+            z = _view(z, need=True)
+            views = [_view(tensor, need=need) for tensor, need in zip(tensors, needed, strict=True)]
             since = next_operation()
             equation = rule.equation(cotangent, z, *views, adjoint=True)
             _check_same(equation.near.value, value)
             g = rule.gradient.invert_followed(equation, rule.options)
-            return None, None, None, *_partials(equation, views, ctx.needs_input_grad[3:], g, since)
+            return None, None, None, *_partials(equation, views, needed, g, since)
 
     @staticmethod
     @in_full_precision
@@ -584,6 +586,13 @@ class _ImplicitGradient(torch.autograd.Function):
             _ImplicitGradient, *rows, replace(rule, problem=problem, near=None), *tensors
         )
         return result.view(count, len(result) // count, *result.shape[1:]), 0
+
+
+def _view(tensor: Tensor, *, need: bool) -> Tensor:
+    """A view that gradients are taken by; of a tensor whose transform has ended, a leaf."""
+    view = tensor.view_as(tensor)  # which takes off the mark of a transform that has ended
+    followed = view.requires_grad or is_transformed(view) or not need
+    return view if followed else view.detach().requires_grad_()
 
 
 class _Final(torch.autograd.Function):

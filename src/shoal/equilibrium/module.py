@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from shoal.core.checks import flag, seeded
-from shoal.core.torch_compat import full_precision, pytree, uncompiled
+from shoal.core.torch_compat import full_precision, is_mapped, pytree, uncompiled
 from shoal.equilibrium.anderson import Anderson
 from shoal.equilibrium.broyden import Broyden
 from shoal.equilibrium.gradients import Gradient, SolveOptions, check_gradient
@@ -20,6 +20,10 @@ from shoal.equilibrium.solution import LastSolution, Solution, SolveLog, check_o
 from shoal.equilibrium.solver import Picard, Solver, check_solver
 from shoal.equilibrium.state import State, StateLayout
 
+_NOT_TRACED = (
+    "torch.export, torch.jit.trace and ONNX support only explicit networks, got one whose number "
+    "of solver steps depends on the inputs; shoal.design and shoal.distill return explicit networks"
+)
 SOLVERS = (Picard(max_steps=100), Anderson(history=10, max_steps=200), Broyden())
 _AUTOCAST_RTOL = {torch.bfloat16: 1e-2, torch.float16: 2e-3}  # what such products resolve
 
@@ -108,8 +112,9 @@ class Equilibrium(nn.Module):
         graphs: bool = False,
     ) -> None:
         super().__init__()
-        if not callable(cell):
-            raise TypeError(f"cell must be a module or a function, got {type(cell).__name__}")
+        if not callable(cell) or isinstance(cell, type):
+            given = cell.__name__ + ", a class" if isinstance(cell, type) else type(cell).__name__
+            raise TypeError(f"cell must be a module or a function, got {given}")
         self.cell = cell
         first, *fallbacks = _solvers(solver)
         gradient = check_gradient(gradient)
@@ -166,6 +171,8 @@ class Equilibrium(nn.Module):
         inputs: tuple[Any, ...],
         named: dict[str, Any],
     ) -> State:
+        if torch.jit.is_tracing() or torch.compiler.is_exporting():  # type: ignore[attr-defined, no-untyped-call]
+            raise TypeError(_NOT_TRACED)
         problem, start = self.problem(z0, *inputs, **named)
         self._last.scope = scope = problem.scope
         if scope is not None and scope.autocast:
@@ -179,8 +186,9 @@ class Equilibrium(nn.Module):
         if warm:
             self._last.keep(solution)
         state = problem.layout.state(solution.value)
-        detached = problem.layout.state(solution.value.detach())
-        self.solution = solution.with_value(detached, options.log)
+        found = solution.with_value(solution.value.detach()).on_host()
+        value = found.value if is_mapped(solution.value) else problem.layout.state(found.value)
+        self.solution = found.with_value(value, options.log)
         return state
 
     def problem(self, z0: State, *inputs: Any, **named: Any) -> tuple[FunctionProblem, Tensor]:

@@ -127,15 +127,20 @@ class StateLayout:
             leaves = [value]
         if len(leaves) != len(expected) or not all(isinstance(leaf, Tensor) for leaf in leaves):
             expectation = _described(pytree.tree_unflatten([*map(torch.Size, expected)], self.tree))
-            like = "a tensor of shape" if self.tree.is_leaf() else "a state like z0, of shapes"
-            raise ValueError(f"f must return {like} {expectation}, got {_described(value)}")
+            kind = "shape" if self.tree.is_leaf() else "shapes"
+            raise ValueError(
+                f"the cell must return a state like z0, of {kind} {expectation}, got {_described(value)}"
+            )
         for leaf, shape in zip(leaves, expected, strict=True):
             if leaf.shape != shape:
                 raise ValueError(
-                    f"f must return a tensor of shape {shape}, got {tuple(leaf.shape)}"
+                    f"the cell must return a state like z0, of shape {shape}, got "
+                    f"{tuple(leaf.shape)}"
                 )
             if leaf.dtype != rows.dtype and not (cast and leaf.is_floating_point()):
-                raise TypeError(f"f must return dtype {rows.dtype} for a z of it, got {leaf.dtype}")
+                raise TypeError(
+                    f"the cell must return the dtype of z0, {rows.dtype}, got {leaf.dtype}"
+                )
         return self._joined(leaves).to(rows.dtype)
 
 

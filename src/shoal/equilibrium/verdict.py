@@ -24,7 +24,7 @@ _NEARLY = 1.5  # times the tolerance: what a slow iteration may meet in a step
 _LOWER = 0.999  # by which factor a residual must be lower to count
 _FALLEN = 1e3  # by which factor a residual falls at least where a large iterate is a solution
 _STRAIGHT = 0.5  # share of a path's length between its ends, if it leads straight away
-_STEADY = 0.995  # share of the residual of ten steps before, if it does not fall
+_STEADY = 0.9998  # factor of the residual in each step, if it does not fall
 _RUNNING = -1  # the code of a sample that has not ended yet
 PLAIN = {torch.float64: (1e-120, 1e120), torch.float32: (1e-8, 1e12)}  # sizes with plain squares
 _DRIFTS = (
@@ -290,10 +290,11 @@ class Verdict:
         """Some samples have failed; note those that drift at a constant speed."""
         records, step, residual = self._records, look.step, look.residual
         assert records is not None
-        start, before = self._start.z, self._before[1]
+        start, (earlier, before) = self._start.z, self._before
         still = (records.status == Status.STAGNATED) | (records.status == Status.OUT_OF_STEPS)
-        far = safe_norms(look.z, start)[0] >= _STRAIGHT * step * residual
-        drifts = still & far & (residual >= _STEADY * before)
+        path, distance = step * residual, safe_norms(look.z, start)[0]
+        straight = (_STRAIGHT * path <= distance) & (_STRAIGHT * distance <= path)
+        drifts = still & straight & (residual >= _STEADY ** (step - earlier) * before)
         if step > _OFTEN and largest(drifts.to(torch.uint8)):
             self._notes.append(_DRIFTS)
         self.reached = records.reached

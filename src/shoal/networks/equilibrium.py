@@ -52,12 +52,6 @@ class RecurrentEquilibrium(Equilibrium):
 
     def problem(self, z0: State, *inputs: Any, **named: Any) -> tuple[FunctionProblem, Tensor]:
         """The equation of a state and inputs, as solvers see it, and where to start."""
-        if torch.compiler.is_exporting():
-            raise TypeError(
-                "torch.export supports only explicit networks, got one whose number of solver "
-                "steps depends on the inputs; shoal.design and shoal.distill return explicit "
-                "networks"
-            )
         layout = StateLayout.from_state(z0)
         problem = FunctionProblem(self.cell, layout, (*inputs, *named.values()), separable=True)
         return problem, layout.rows(z0)

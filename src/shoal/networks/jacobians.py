@@ -104,7 +104,8 @@ class Jacobians:
         if float((together - alone).abs().max()) > tolerance * float(alone.abs().max()):
             raise ValueError(
                 "each sample's outputs must depend on that sample alone, got different outputs "
-                "when samples are evaluated together or twice; call network.eval() first"
+                "when samples are evaluated together or twice; call network.eval() first, and make "
+                "sure that equilibria converge"
             )
         return alone[:1]
 

@@ -141,9 +141,10 @@ def _draw(axes: Axes, run: Records, name: str) -> None:
 
     blue, alarming, *others = COLORS
     colors, steps, bounds, broken = (blue, *others), run.monitor_steps, run.bounds, {name}
-    title, apart = _PANELS.get(name, "loss"), 100.0  # the ratio from which the scale is log
+    title, apart = _PANELS.get(name, name), 100.0  # the ratio from which the scale is log
     if name == "loss":
         steps, apart = run.loss_steps, 1.0
+        title = f"loss, {run.status}" if isinstance(run, TrainingRun) else "loss"
         bounds = {} if run.loss_bound is None else {"loss": run.loss_bound}
         lines = {"loss": ("loss", run.losses)}
         if (batches := getattr(run, "batch_losses", None)) is not None:

@@ -173,7 +173,7 @@ def train(
             status = loop.run(steps, every, progress, stop=on_violation != "record")
             message = watch.summary
         except ConvergenceError as error:
-            hint = " A smaller step_size changes these weights less." if loop.step else ""
+            hint = "; a smaller step_size changes these weights less" if loop.step else ""
             status, message = "diverged", f"{error}{hint}"
     run = TrainingRun(
         **vars(watch.records),
