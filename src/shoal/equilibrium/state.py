@@ -129,7 +129,8 @@ class StateLayout:
             expectation = _described(pytree.tree_unflatten([*map(torch.Size, expected)], self.tree))
             kind = "shape" if self.tree.is_leaf() else "shapes"
             raise ValueError(
-                f"the cell must return a state like z0, of {kind} {expectation}, got {_described(value)}"
+                f"the cell must return a state like z0, of {kind} {expectation}, got "
+                f"{_described(value)}"
             )
         for leaf, shape in zip(leaves, expected, strict=True):
             if leaf.shape != shape:
