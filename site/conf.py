@@ -98,6 +98,7 @@ Performance <performance>
 Tested by others <peers>
 Reproductions <reproductions>
 Errata <errata>
+Known limits <limits>
 
 Reference
 Packages <reference/index>

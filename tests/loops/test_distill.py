@@ -15,7 +15,7 @@ from loops import foreign
 from shoal.loops import Distillation
 
 
-def by_name(t: Distillation) -> dict[str, shoal.loops.distillation.Measured]:
+def by_name(t: Distillation) -> dict[str, shoal.loops.distillation.MeasuredModel]:
     return {one.name: one for one in t.candidates}
 
 

@@ -20,7 +20,7 @@ from shoal.app.inputs import load_inputs
 from shoal.app.sections import Findings
 from shoal.core.words import Part, Row, memory_words
 from shoal.loops import Diagnosis, Distillation
-from shoal.loops.distillation import Measured
+from shoal.loops.distillation import MeasuredModel
 
 NO_EQUILIBRIUM = 3
 _NESTED = ("state_dict", "model_state_dict", "model")  # where checkpoints keep the weights
@@ -233,7 +233,7 @@ def _replacements(twin: Distillation) -> Part:
     return Part("replacements", "What may replace it", tuple(rows), figure=twin.plot(), notes=notes)
 
 
-def _row(one: Measured) -> Row:
+def _row(one: MeasuredModel) -> Row:
     words = [
         f"agrees in {one.scores.agreement:.1%} of the decisions",
         f"outputs off by {one.scores.output_error:.1%}",

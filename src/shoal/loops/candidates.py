@@ -1,4 +1,4 @@
-"""Modules that may replace a loop, and how they are trained."""
+"""Modules that may replace a loop, and their training."""
 
 import copy
 import math
@@ -22,24 +22,24 @@ from shoal.loops.trace import batch_of, rows_of_inputs
 from shoal.networks import build
 
 _COPY_RATE = 3e-3  # largest learning rate of the copy
-_STATE_WEIGHT = 0.1  # of the error of states, beside that of outputs
-_BLOCK = 512
-_LEARNING_RATE = 0.02  # first one of plain networks, whose weights have unit variance
+_STATE_WEIGHT = 0.1  # weight of the error of states, relative to the error of outputs
+_BLOCK = 512  # samples that are run at once
+_LEARNING_RATE = 0.02  # initial rate of plain networks, whose weights have unit variance
 _RISK = 0.01  # share of samples that a stop rule may change, at least
 _NO_WEIGHTS = "the loop's functions are no modules with parameters"
 _SHAPES = "it is for vectors and images with one output per sample"
 
 
 class Setting(NamedTuple):
-    """What candidates are made from."""
+    """The data and options from which candidates are constructed."""
 
     loop: Loop
     inputs: tuple[Any, ...]  # samples to train on
-    outputs: Outputs  # of the original, for them
+    outputs: Outputs  # the original's outputs for them
     decisions: Decisions
     labels: Tensor | None  # in the shape of the decisions
-    architecture: Architecture | None  # of the original, if it is known
-    activation: Activation  # of plain layers
+    architecture: Architecture | None  # the original's architecture
+    activation: Activation  # activation of plain layers
     width: int  # units or channels of plain layers
     depths: tuple[int, ...]  # numbers of iterations to try
     tolerance: float  # largest loss of a replacement
@@ -48,11 +48,11 @@ class Setting(NamedTuple):
     seed: int
 
 
-Candidate = tuple[str, Callable[[], Module] | str]  # its name, and what makes it, or why not
+Candidate = tuple[str, Callable[[], Module] | str]  # name, and constructor or reason against it
 
 
 def candidates(setting: Setting) -> Iterator[Candidate]:
-    """All that are tried, in the order of their cost."""
+    """All candidates, in the order of their cost."""
     for name, architecture in _architectures(setting).items():
         for words in ("labels", "outputs"):
             if isinstance(architecture, str):
@@ -65,14 +65,7 @@ def candidates(setting: Setting) -> Iterator[Candidate]:
     for steps in depths:
         yield f"cut to {counted(steps, 'iteration')}", partial(LoopModule, loop, steps)
 
-    @cache
-    def trained() -> Loop:
-        return consistency_copy(
-            loop, setting.inputs, setting.outputs.scores, setting.decisions,
-            depth=max(setting.depths), epochs=setting.epochs, batch_size=setting.batch_size,
-            seed=setting.seed,
-        )  # fmt: skip
-
+    trained = cache(partial(_consistency_copy, setting))
     weights = any(True for module in loop.modules for _ in module.parameters())
     for steps in setting.depths:
         name = f"trained copy, {counted(steps, 'iteration')}"
@@ -91,17 +84,17 @@ def candidates(setting: Setting) -> Iterator[Candidate]:
 def _sufficient(setting: Setting) -> Iterator[int]:
     """The fewest iterations that lose at most the tolerance on the samples to train on."""
     low, high = max(setting.depths), setting.loop.steps or 0
-    while high - low > 1:  # bisection: one candidate more, which is measured like all others
+    while high - low > 1:  # bisection
         middle = (low + high) // 2
-        found = outputs_of(LoopModule(setting.loop, middle), setting.inputs, setting.decisions)
-        scores = scores_of(found, setting.outputs, setting.decisions, setting.labels)
+        outputs = outputs_of(LoopModule(setting.loop, middle), setting.inputs, setting.decisions)
+        scores = scores_of(outputs, setting.outputs, setting.decisions, setting.labels)
         low, high = (low, middle) if scores.loss <= setting.tolerance else (middle, high)
     if low < high < (setting.loop.steps or 0):
         yield high
 
 
 def _architectures(setting: Setting) -> dict[str, Architecture | str]:
-    """Explicit networks by name, or the reason why there are none."""
+    """Explicit networks by name, or the reason against them."""
     x, original, phi = setting.inputs[0], setting.architecture, setting.activation
     single = len(setting.inputs) == 1 and x.is_floating_point() and x.dim() in (2, 4)
     if not single or setting.outputs.decided.shape[1] != 1 or setting.decisions.custom:
@@ -113,11 +106,13 @@ def _architectures(setting: Setting) -> dict[str, Architecture | str]:
         plain: list[Architecture] = [ConvNet((phi,) * depth, **options) for depth in (1, 2)]
     else:
         plain = [FullyConnected((phi,)), FullyConnected((phi, phi))]
-    found: dict[str, Architecture | str] = {"plain layer": plain[0], "two plain layers": plain[1]}
+    networks: dict[str, Architecture | str] = {
+        "plain layer": plain[0], "two plain layers": plain[1],
+    }  # fmt: skip
     if original is not None and not isinstance(original, ConvDEQ):
         norm = float(x.flatten(1).double().square().sum(1).mean().sqrt())
-        found["design"] = design(original, input_norm=norm, which="ntk").architecture
-    return found
+        networks["design"] = design(original, input_norm=norm, which="ntk").architecture
+    return networks
 
 
 def _trained(setting: Setting, architecture: Architecture, *, on_labels: bool) -> Module:
@@ -133,18 +128,17 @@ def _trained(setting: Setting, architecture: Architecture, *, on_labels: bool) -
     )  # fmt: skip
     kind, labels = setting.decisions.kind, setting.labels
     if kind == "class":
-        # the original's probabilities carry its doubts
-        wanted = labels[:, 0] if on_labels and labels is not None else scores.softmax(1)
-        _fit(net, flat, wanted, partial(functional.cross_entropy, ignore_index=IGNORED), setting)
+        targets = labels[:, 0] if on_labels and labels is not None else scores.softmax(1)
+        _fit(net, flat, targets, partial(functional.cross_entropy, ignore_index=IGNORED), setting)
     else:
-        wanted = scores
+        targets = scores
         if on_labels and labels is not None:
-            wanted = labels.view(scores.shape).to(scores)
+            targets = labels.view(scores.shape).to(scores)
         if on_labels and labels is not None and kind == "sign":
-            known = torch.where(labels == IGNORED, setting.outputs.decided, labels)
-            wanted = setting.decisions.threshold + 2 * known.view(scores.shape).to(scores) - 1
-        size = wanted.square().mean().sqrt()  # outputs of size one are learned, as weights are
-        _fit(net, flat, wanted / size, functional.mse_loss, setting)
+            signs = torch.where(labels == IGNORED, setting.outputs.decided, labels)
+            targets = setting.decisions.threshold + 2 * signs.view(scores.shape).to(scores) - 1
+        size = targets.square().mean().sqrt()  # the network learns outputs of size one
+        _fit(net, flat, targets / size, functional.mse_loss, setting)
         with torch.no_grad():
             net.readout.mul_(size)
     return net if images or x.dim() == 2 else nn.Sequential(nn.Flatten(), net)
@@ -153,7 +147,7 @@ def _trained(setting: Setting, architecture: Architecture, *, on_labels: bool) -
 def _fit(
     net: Module, x: Tensor, y: Tensor, loss: Callable[[Tensor, Tensor], Tensor], setting: Setting
 ) -> None:
-    """Train by Adam with a learning rate that falls to zero like a cosine."""
+    """Train by Adam with a cosine schedule of the learning rate."""
     generator = torch.Generator().manual_seed(setting.seed)
     optimizer = torch.optim.Adam(net.parameters(), lr=_LEARNING_RATE)
     batches = math.ceil(len(x) / setting.batch_size)
@@ -167,35 +161,27 @@ def _fit(
             schedule.step()
 
 
-def consistency_copy(
-    loop: Loop,
-    inputs: tuple[Any, ...],
-    targets: Tensor,
-    decisions: Decisions,
-    *,
-    depth: int,
-    epochs: int,
-    batch_size: int,
-    seed: int,
-) -> Loop:
+def _consistency_copy(setting: Setting) -> Loop:
     """Train a copy of a loop for few iterations, in the manner of Lin et al. 2026.
 
-    The copy begins with the loop's own weights. Each of its first ``depth`` states is trained to be
-    the end of the original trajectory, and to give the original's scores, ``targets``.
+    The copy begins with the loop's own weights. Each of its first states is trained to approximate
+    the last state of the original trajectory and the original's scores.
     """
-    samples, generator = batch_of(inputs), torch.Generator().manual_seed(seed)
-    ends = _ends(loop, inputs)
+    loop, inputs, decisions = setting.loop, setting.inputs, setting.decisions
+    targets, depth = setting.outputs.scores, max(setting.depths)
+    samples, generator = batch_of(inputs), torch.Generator().manual_seed(setting.seed)
+    ends = _last_states(loop, inputs)
     spread = float((ends - ends.mean(0)).square().mean()) or 1.0
     student = copy.deepcopy(loop)
     parameters = [p for module in student.modules for p in module.parameters()]
     weights = [p.requires_grad_() for p in parameters if p.is_floating_point()]
     optimizer = torch.optim.Adam(weights, _COPY_RATE)
-    batches = -(-samples // batch_size)
+    batches = -(-samples // setting.batch_size)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, _COPY_RATE, total_steps=epochs * batches + 1
+        optimizer, _COPY_RATE, total_steps=setting.epochs * batches + 1
     )
-    for _ in range(epochs):
-        for rows in torch.randperm(samples, generator=generator).split(batch_size):
+    for _ in range(setting.epochs):
+        for rows in torch.randperm(samples, generator=generator).split(setting.batch_size):
             here = rows.to(targets.device)
             state, context = student.begin(*rows_of_inputs(inputs, rows))
             loss = torch.zeros((), device=targets.device)
@@ -203,8 +189,8 @@ def consistency_copy(
                 state = student.step(state, context, n)
                 scores = decisions.scores(student.head(state, context))
                 loss = loss + _output_error(scores, targets[here], decisions)
-                apart = (rows_of(state) - ends[here]).square().mean() / spread
-                loss = loss + _STATE_WEIGHT * apart
+                state_error = (rows_of(state) - ends[here]).square().mean() / spread
+                loss = loss + _STATE_WEIGHT * state_error
             optimizer.zero_grad(set_to_none=True)
             (loss / depth).backward()
             torch.nn.utils.clip_grad_norm_(weights, 1.0)
@@ -214,21 +200,21 @@ def consistency_copy(
 
 
 @torch.no_grad()
-def _ends(loop: Loop, inputs: tuple[Any, ...]) -> Tensor:
+def _last_states(loop: Loop, inputs: tuple[Any, ...]) -> Tensor:
     """The last states of all samples, one row each."""
-    found = []
+    states = []
     for rows in torch.arange(batch_of(inputs)).split(_BLOCK):
         for state in loop.states(*rows_of_inputs(inputs, rows)):
             last = state
-        found.append(rows_of(last))
-    return torch.cat(found)
+        states.append(rows_of(last))
+    return torch.cat(states)
 
 
 def _output_error(scores: Tensor, targets: Tensor, decisions: Decisions) -> Tensor:
-    """How far scores are from the original's: cross-entropy of classes, or squared distance."""
+    """The error of scores: cross-entropy of classes, or relative squared distance."""
     if decisions.kind == "class":
-        wanted = targets.softmax(-1).flatten(0, -2)
-        return functional.cross_entropy(scores.flatten(0, -2), wanted)
+        probabilities = targets.softmax(-1).flatten(0, -2)
+        return functional.cross_entropy(scores.flatten(0, -2), probabilities)
     if decisions.kind == "sign" and not decisions.threshold:
         return functional.binary_cross_entropy_with_logits(scores, targets.sigmoid())
     return (scores - targets).square().mean() / (targets.square().mean() + 1e-30)

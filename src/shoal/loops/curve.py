@@ -1,4 +1,4 @@
-"""The output of a loop against its iterations: agreement, quality, and the change of each step."""
+"""The output of a loop against its iterations: agreement, quality, and changes."""
 
 import math
 from collections import deque
@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from shoal.core.measuring import now
-from shoal.core.torch_compat import pytree
 from shoal.loops.decisions import IGNORED, Decisions, tensor_of
 from shoal.loops.loop import Loop, rows_of
 
@@ -39,17 +38,17 @@ class Curve:
 
     Attributes:
         steps: Numbers of iterations.
-        quality: ``"accuracy"``, ``"explained variance"`` or ``"score"``, whatever ``accuracy`` is.
-        agreement: Share of decisions that are those after the trained count.
+        quality: Meaning of ``accuracy``: ``"accuracy"``, ``"explained variance"`` or ``"score"``.
+        agreement: Share of decisions that equal the ones after the trained count.
         sample_agreement: Share of samples with all decisions as after the trained count.
-        settled: Share of decisions that are those after the most iterations, and that have not
-            changed in the second half of these.
+        settled: Share of decisions that equal the last ones, and that have not changed in the
+            second half of the iterations.
         accuracy: Share of correct decisions, explained variance of targets, or mean score; ``None``
             without labels and scores.
         sample_accuracy: Share of samples with all decisions correct; ``None`` without classes.
         confidence: Mean probability of the chosen classes; ``None`` without classes.
-        growth: Median norm of a sample's state, relative to that after the trained count.
-        seconds: Time of so many iterations and the output.
+        growth: Median norm of a sample's state, relative to the norm after the trained count.
+        seconds: Time of these iterations and the output.
     """
 
     steps: tuple[int, ...]
@@ -69,32 +68,32 @@ class Curve:
 
 
 @dataclass(eq=False)
-class Recording:
+class RecordedRun:
     """One run of a loop; samples are columns, and lists have an entry for each place of the grid.
 
-    Changes, norms and moves are known of every iteration, not only of those in the grid.
+    Changes, norms and moves are recorded at every iteration.
     """
 
     grid: tuple[int, ...]
     quality_name: str
     counted: Tensor  # decisions with labels
+    still: Tensor  # decisions without a change in the second half
+    first_change: Tensor  # iteration of the first changed decision, or zero
+    last_change: Tensor
     decisions: list[Tensor] = field(default_factory=list)
     quality: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # with weights of samples
-    correct: list[Tensor] = field(default_factory=list)  # whether all decisions are
+    correct: list[Tensor] = field(default_factory=list)  # samples with correct decisions only
     confidence: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # mean and least
     seconds: list[float] = field(default_factory=list)
     moves: list[Tensor] = field(default_factory=list)  # norms of changes of the output
-    norms: list[Tensor] = field(default_factory=list)  # of the output
+    norms: list[Tensor] = field(default_factory=list)  # norms of the output
     state_norms: list[Tensor] = field(default_factory=list)
-    first_change: Tensor = field(default_factory=lambda: torch.zeros(0))  # of a decision; 0: none
-    last_change: Tensor = field(default_factory=lambda: torch.zeros(0))
-    still: Tensor = field(default_factory=lambda: torch.zeros(0))  # no change in the second half
     recent: deque[Tensor] = field(default_factory=lambda: deque(maxlen=2 * LONGEST_PERIOD + 1))
     halfway: Tensor = field(default_factory=lambda: torch.zeros(0))  # the output, in rows
 
 
 class Quality:
-    """How good an output is, for each sample: by labels, by real targets, or by a score."""
+    """The quality of an output for each sample, by labels, by real targets, or by a score."""
 
     def __init__(
         self,
@@ -105,7 +104,7 @@ class Quality:
     ) -> None:
         self.decisions, self.score = decisions, score
         self.labels = None if y is None else decisions.labels(y, like)
-        self.known = score is not None or y is not None
+        self.measurable = score is not None or y is not None
         self.classes = self.labels is not None and decisions.kind != "value"
         targets = "explained variance" if score is None else "score"
         self.name = "accuracy" if self.classes else targets
@@ -113,37 +112,37 @@ class Quality:
         if self.labels is not None and self.classes:
             self.counted &= self.labels != IGNORED
 
-    def __call__(self, output: Any, found: Tensor) -> tuple[Tensor, Tensor]:
+    def __call__(self, output: Any, decided: Tensor) -> tuple[Tensor, Tensor]:
         """Return the quality of each sample, and its weight in the mean."""
-        ones = torch.ones(len(found), dtype=torch.float64, device=found.device)
+        ones = torch.ones(len(decided), dtype=torch.float64, device=decided.device)
         if self.score is not None:
             values = self.score(output)
-            if not isinstance(values, Tensor) or values.shape != (len(found),):
+            if not isinstance(values, Tensor) or values.shape != (len(decided),):
                 got = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
                 raise ValueError(
-                    f"score must return one number per sample, {(len(found),)}, got {got}"
+                    f"score must return one number per sample, {(len(decided),)}, got {got}"
                 )
             return values.double(), ones
         assert self.labels is not None
         if self.classes:
             weights = self.counted.double()
-            right = (found == self.labels).double() * weights
+            right = (decided == self.labels).double() * weights
             return right.sum(1) / weights.sum(1).clamp_min(1), weights.sum(1)
         target = self.labels.double()
         spread = (target - target.mean(0)).square().sum((1, 2)).mean().clamp_min(1e-300)
-        lost = (found.double() - target).square().sum((1, 2)) / spread
+        lost = (decided.double() - target).square().sum((1, 2)) / spread
         return 1 - lost.nan_to_num(math.inf), ones
 
-    def all_correct(self, found: Tensor) -> Tensor:
-        """Return for which samples all decisions are correct."""
-        return ((found == self.labels) | ~self.counted).all(1)
+    def all_correct(self, decided: Tensor) -> Tensor:
+        """Return a mask of the samples with all decisions correct."""
+        return ((decided == self.labels) | ~self.counted).all(1)
 
 
 def grid_of(trained: int | None, most: int) -> tuple[int, ...]:
     """1, 2, 3, 4, 6, 8, 12, 16, ..., with the trained count and the largest."""
     powers = [2**k for k in range(most.bit_length())]
-    several = {*powers, *(3 * p for p in powers), most, trained or 1}
-    return tuple(sorted(n for n in several if n <= most))
+    counts = {*powers, *(3 * p for p in powers), most, trained or 1}
+    return tuple(sorted(n for n in counts if n <= most))
 
 
 @torch.no_grad()
@@ -153,10 +152,11 @@ def record(
     grid: tuple[int, ...],
     decisions: Decisions,
     quality: Quality,
-) -> Recording:
-    """Run a loop once, as far as the grid goes, and record what its output does."""
-    run = Recording(grid, quality.name, counted=quality.counted)
-    device = _device(inputs, loop)
+) -> RecordedRun:
+    """Run a loop once, to the end of the grid, and record its outputs."""
+    mask = quality.counted
+    never, device = torch.zeros(len(mask), dtype=torch.long), mask.device
+    run = RecordedRun(grid, quality.name, mask, torch.ones_like(mask), never, never)
     began = now(device)
     state, context = loop.begin(*inputs)
     stepping = now(device) - began
@@ -168,48 +168,37 @@ def record(
         began = now(device)
         output = loop.head(state, context)
         reading = now(device) - began
-        found = decisions(output)
+        decided = decisions(output)
         rows = some_entries(output)
-        _note_changes(run, before, found, decisions, n)
+        if before is not None:
+            _record_changes(run, decisions.same(before, decided), n)
         if run.recent:
             run.moves.append(torch.linalg.vector_norm(rows - run.recent[-1], dim=1))
         run.recent.append(rows)
         run.norms.append(torch.linalg.vector_norm(rows, dim=1))
         run.state_norms.append(torch.linalg.vector_norm(rows_of(state).double(), dim=1))
         run.halfway = rows if n <= max(grid[-1] // 2, 1) else run.halfway
-        before = found
+        before = decided
         if n in grid:
-            run.decisions.append(found)
+            run.decisions.append(decided)
             run.seconds.append(stepping + reading)
-            if quality.known:
-                run.quality.append(quality(output, found))
+            if quality.measurable:
+                run.quality.append(quality(output, decided))
             if quality.classes:
-                run.correct.append(quality.all_correct(found))
+                run.correct.append(quality.all_correct(decided))
             if decisions.kind in ("class", "sign") and decisions.custom is None:
                 run.confidence.append(_confidence(decisions, output))
     return run
 
 
 def some_entries(output: Any) -> Tensor:
-    """An output in rows, or thousands of its numbers if it has more; masked scores are zero."""
+    """An output in rows, or every k-th of its numbers if they are many; masked scores are zero."""
     rows = tensor_of(output).reshape(len(tensor_of(output)), -1)
     rows = rows[:, :: -(-rows.shape[1] // _ENTRIES)].double()
     return rows.masked_fill(rows == -math.inf, 0.0)
 
 
-def _device(inputs: tuple[Any, ...], loop: Loop) -> torch.device:
-    tensors = [t for t in pytree.tree_leaves((inputs, loop.inputs)) if isinstance(t, Tensor)]
-    return tensors[0].device if tensors else torch.device("cpu")
-
-
-def _note_changes(
-    run: Recording, before: Tensor | None, found: Tensor, decisions: Decisions, n: int
-) -> None:
-    if before is None:
-        run.first_change = run.last_change = torch.zeros(len(found), dtype=torch.long)
-        run.still = torch.ones(found.shape[:2], dtype=torch.bool, device=found.device)
-        return
-    same = decisions.same(before, found)
+def _record_changes(run: RecordedRun, same: Tensor, n: int) -> None:
     if n > max(run.grid[-1] // 2, 1):
         run.still &= same
     changed = (~same & run.counted).any(1).cpu()
@@ -229,19 +218,21 @@ def _confidence(decisions: Decisions, output: Any) -> tuple[Tensor, Tensor]:
 
 
 def curve_of(
-    run: Recording, reference: Tensor, trained: int, decisions: Decisions, counted: Tensor
+    run: RecordedRun, reference: Tensor, trained: int, decisions: Decisions, counted: Tensor
 ) -> Curve:
-    """The curve of a recording, beside the decisions of the model as it runs."""
+    """The curve of a recorded run, compared with the decisions of the model as it runs."""
     mask = run.counted[counted]
     same = [decisions.same(one, reference)[counted] for one in run.decisions]
-    last = [(decisions.same(one, run.decisions[-1]) & run.still)[counted] for one in run.decisions]
+    settled = [
+        (decisions.same(one, run.decisions[-1]) & run.still)[counted] for one in run.decisions
+    ]
     size = run.state_norms[trained - 1]
     return Curve(
         run.grid,
         run.quality_name,
         tuple(decision_share(one, mask) for one in same),
         tuple(decision_share((one | ~mask).all(1, keepdim=True)) for one in same),
-        tuple(decision_share(one, mask) for one in last),
+        tuple(decision_share(one, mask) for one in settled),
         tuple(quality_share(run, k, counted) for k in range(len(run.grid)))
         if run.quality else None,
         tuple(decision_share(one[counted][:, None]) for one in run.correct)
@@ -254,13 +245,13 @@ def curve_of(
 
 
 def decision_share(hits: Tensor, counted: Tensor | None = None) -> Share:
-    """The share of decisions that hold, out of those that count; shape (samples, decisions)."""
+    """The share of hits among the counted decisions; shape (samples, decisions)."""
     weights = torch.ones_like(hits, dtype=torch.float64) if counted is None else counted.double()
     total = weights.sum(1)
     return share((hits * weights).sum(1) / total.clamp_min(1), total)
 
 
-def quality_share(run: Recording, place: int, counted: Tensor) -> Share:
+def quality_share(run: RecordedRun, place: int, counted: Tensor) -> Share:
     """The mean quality at a place of the grid."""
     values, weights = (one[counted].cpu() for one in run.quality[place])
     if run.correct:
@@ -273,8 +264,8 @@ def quality_share(run: Recording, place: int, counted: Tensor) -> Share:
 def share(each: Tensor, weights: Tensor) -> Share:
     r"""A share with its Wilson interval.
 
-    Decisions of one sample depend on one another. The interval is that of as many independent ones
-    as have the variance of the mean over samples, at least one per sample.
+    Decisions of one sample depend on one another. The interval assumes the number of independent
+    decisions that has the variance of the mean over samples, at least one per sample.
     """
     total, samples = float(weights.sum()), len(each)
     if not total:

@@ -1,4 +1,4 @@
-"""The decisions that an output stands for, and when two outputs decide alike."""
+"""The decisions that an output stands for, and their comparison."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ Kind = Literal["class", "sign", "value", "label"]
 Decision = str | Callable[[Any], Tensor]
 
 IGNORED = -100  # the label that PyTorch's losses leave out
-UNDECIDED = -1  # the decision where the largest score is not finite; it agrees with nothing
+UNDECIDED = -1  # the decision where the largest score is not finite; equal to no other
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,14 +53,12 @@ class Decisions:
         The numbers of a class are the scores of all classes, the number of a sign is one, and those
         of a value are all numbers of a sample.
         """
-        found = tensor_of(output) if self.custom is None else self.custom(output)
-        samples = len(found)
+        scores = tensor_of(output) if self.custom is None else self.custom(output)
+        samples = len(scores)
         if self.kind == "class":
-            found = found.movedim(self.axis, -1)
-            return found.reshape(samples, -1, found.shape[-1])
-        return found.reshape(samples, 1, -1) if self.kind == "value" else found.reshape(
-            samples, -1, 1
-        )  # fmt: skip
+            scores = scores.movedim(self.axis, -1)
+            return scores.reshape(samples, -1, scores.shape[-1])
+        return scores.reshape((samples, 1, -1) if self.kind == "value" else (samples, -1, 1))
 
     def __call__(self, output: Any) -> Tensor:
         """Return the decisions as integers, or as values; shape (samples, decisions, ...)."""
@@ -94,20 +92,20 @@ class Decisions:
             like: The decisions.
         """
         if y.numel() != like.numel() or len(y) != len(like):
-            wanted = "number" if self.kind == "value" else "label"
+            unit = "number" if self.kind == "value" else "label"
             raise ValueError(
-                f"y must have one {wanted} per decision, {tuple(like.shape)}, got {tuple(y.shape)}"
+                f"y must have one {unit} per decision, {tuple(like.shape)}, got {tuple(y.shape)}"
             )
         if self.kind != "value" and not bool((y != IGNORED).any()):
             raise ValueError(f"y must have labels besides {IGNORED}, got no others")
-        found = y.reshape(like.shape).to(like.device)
+        labels = y.reshape(like.shape).to(like.device)
         if self.kind == "sign":
-            return torch.where(found == IGNORED, IGNORED, (found > 0).long())
+            return torch.where(labels == IGNORED, IGNORED, (labels > 0).long())
         if self.kind == "value":
-            return found.to(like.dtype)
-        if found.is_floating_point() and not bool((found == found.round()).all()):
+            return labels.to(like.dtype)
+        if labels.is_floating_point() and not bool((labels == labels.round()).all()):
             raise ValueError("y must have classes, which are whole numbers, got others among them")
-        return found.long()
+        return labels.long()
 
     @property
     def words(self) -> str:
@@ -139,8 +137,8 @@ def tensor_of(output: Any) -> Tensor:
             "the output must contain a tensor with one entry per sample; pass decision=, a "
             "function that returns the decisions of an output"
         )
-    found: Tensor = leaves[0]
-    return found
+    tensor: Tensor = leaves[0]
+    return tensor
 
 
 def decisions_of(
@@ -153,8 +151,8 @@ def decisions_of(
     """Choose how an output is read as decisions.
 
     Several numbers in the last axis are scores of classes. One number is a sign where labels have
-    two values, and a value otherwise. Labels also tell which axis has the classes, and real ones in
-    the shape of the output make it a value.
+    two values, and a value otherwise. Labels also determine the axis of the classes, and real ones
+    in the shape of the output make it a value.
 
     Args:
         output: The output of the model as it runs.
@@ -167,10 +165,10 @@ def decisions_of(
     if y is not None:
         instance("y", y, Tensor)
     if callable(decision):
-        found = decision(output)
-        if not isinstance(found, Tensor) or not found.dim():
+        decided = decision(output)
+        if not isinstance(decided, Tensor) or not decided.dim():
             raise TypeError("decision must return a tensor with one entry per sample")
-        kind: Kind = "value" if found.is_floating_point() else "label"
+        kind: Kind = "value" if decided.is_floating_point() else "label"
         return _scaled(Decisions(kind, tolerance=tolerance, custom=decision), output)
     if decision is not None:
         one_of("decision", decision, ("class", "sign", "value"))
@@ -180,17 +178,16 @@ def decisions_of(
     kind, axis = _kind(logits, y) if decision is None else (decision, _axis(logits, y))  # type: ignore[assignment]
     if kind == "class" and y is not None:
         check_classes(y, logits.shape[axis])
-    found_kind = Decisions(kind, axis, _threshold(logits, y, kind), tolerance)
-    return _scaled(found_kind, output)
+    return _scaled(Decisions(kind, axis, _threshold(logits, y, kind), tolerance), output)
 
 
 def check_classes(y: Tensor, count: int) -> None:
     """Refuse labels that are no classes."""
-    known = y[y != IGNORED]
-    if known.numel() and not 0 <= float(known.min()) <= float(known.max()) < count:
+    labels = y[y != IGNORED]
+    if labels.numel() and not 0 <= float(labels.min()) <= float(labels.max()) < count:
         raise ValueError(
             f"y must have classes from 0 to {count - 1}, or {IGNORED} for decisions to ignore, got "
-            f"{known.min():g} to {known.max():g}"
+            f"{labels.min():g} to {labels.max():g}"
         )
 
 
@@ -217,12 +214,12 @@ def _axis(logits: Tensor, y: Tensor | None) -> int:
 
 def _two_values(y: Tensor) -> bool:
     """Whether labels are 0 and 1, or -1 and 1."""
-    known = y[y != IGNORED]
-    return bool(((known == 0) | (known == 1)).all()) or bool((known.abs() == 1).all())
+    labels = y[y != IGNORED]
+    return bool(((labels == 0) | (labels == 1)).all()) or bool((labels.abs() == 1).all())
 
 
 def _threshold(logits: Tensor, y: Tensor | None, kind: Kind) -> float:
-    """One half for probabilities of labels that are 0 or 1; else zero."""
+    """One half for probabilities with labels 0 and 1; otherwise zero."""
     if kind != "sign" or (y is not None and bool((y == -1).any())):
         return 0.0
     return 0.5 if bool(((logits >= 0) & (logits <= 1)).all()) else 0.0

@@ -16,15 +16,11 @@ from shoal.loops.curve import Quality, curve_of, grid_of, record, some_entries
 from shoal.loops.decisions import Decision, Decisions, decisions_of, scale_of
 from shoal.loops.diagnosis import Diagnosis, SampleDiagnosis
 from shoal.loops.equilibrium import EquilibriumReport, equilibrium_of
-from shoal.loops.find import find_loop, mixes
+from shoal.loops.find import couples_samples, find_loop
 from shoal.loops.loop import Loop
 from shoal.loops.verdict import behaviors, choose_by_agreement, choose_by_quality
 from shoal.networks.equilibrium import EquilibriumNetwork
 from shoal.networks.modules import evaluating
-
-_BEYOND = 16  # times the trained count that loops are run
-_UNKNOWN = 128  # iterations where the trained count is unknown
-_LOOKED = 16  # iterations after which an output of such a loop is looked at
 
 
 @in_standard_settings
@@ -97,18 +93,18 @@ def diagnose(
         most = _most_steps(loop, trained, max_steps)
         with evaluating(nn.ModuleList(loop.modules)):
             _refuse_random_steps(loop, inputs)
-            as_run = _output_as_run(model, loop, inputs, trained or min(_LOOKED, most), seed)
+            as_run = _output_as_run(model, loop, inputs, trained or min(16, most), seed)
             decisions = decisions_of(as_run, y, decision=decision, tolerance=tolerance)
             quality = Quality(decisions, y, score, decisions(as_run))
-            measured = _Measured(loop, inputs, trained, most, decisions, quality, as_run, seed)
-            return measured.diagnosis(type(model).__name__, equilibrium, training=training)
+            run = _EvaluatedRun(loop, inputs, trained, most, decisions, quality, as_run, seed)
+            return run.diagnosis(type(model).__name__, equilibrium, training=training)
 
 
-class _Measured:
-    """A recording of a loop, and its evaluation.
+class _EvaluatedRun:
+    """A recorded run of a loop, and its evaluation.
 
-    ``counted`` are samples with a finite output after the first iteration, ``reference`` the
-    decisions of the model as it runs.
+    ``counted`` marks the samples with a finite output after the first iteration; ``reference`` are
+    the decisions of the model as it runs.
     """
 
     def __init__(
@@ -137,10 +133,9 @@ class _Measured:
             self.reference = self.run.decisions[place]
 
     def diagnosis(self, name: str, equilibrium: bool | None, *, training: bool) -> Diagnosis:
-        """The diagnosis, with the equilibrium if it is wanted and the output converges."""
         run, counted, starts = self.run, self.counted, self._start_agreement()
-        several = behaviors(run, self.scale)
-        names = [name for (name, _), one in zip(several, counted.tolist(), strict=True) if one]
+        long_run = behaviors(run, self.scale)
+        names = [name for (name, _), one in zip(long_run, counted.tolist(), strict=True) if one]
         behavior = max(dict.fromkeys(names), key=names.count)
         longest = self.trained or run.grid[-1]
         curve = curve_of(run, self.reference, longest, self.decisions, counted)
@@ -160,12 +155,11 @@ class _Measured:
                 report = self.equilibrium()
         return Diagnosis(
             model=name, loop=self.loop, trained=self.trained, behavior=behavior, curve=curve,
-            **choice._asdict(), samples=self._samples(several, choice.stop_at),
+            **choice._asdict(), samples=self._samples(long_run, choice.stop_at),
             decided=self.decisions.words, equilibrium=report, notes=tuple(notes),
         )  # fmt: skip
 
     def equilibrium(self) -> EquilibriumReport:
-        """Equilibria, with the quality of the output there."""
         torch.manual_seed(self.seed)
         modules = nn.ModuleList(self.loop.modules).modules()
         certified = any(map(_is_certified, modules))
@@ -175,12 +169,12 @@ class _Measured:
 
     def _judge(self, output: Any) -> tuple[float | None, float]:
         """The quality of an output, and its agreement with the model as it runs."""
-        found = self.decisions(output)
-        same = self.decisions.same(found, self.reference)[self.counted]
+        decided = self.decisions(output)
+        same = self.decisions.same(decided, self.reference)[self.counted]
         agreement = float(same[self.run.counted[self.counted]].double().mean())
-        if not self.quality.known:
+        if not self.quality.measurable:
             return None, agreement
-        values, weights = (one[self.counted].cpu() for one in self.quality(output, found))
+        values, weights = (one[self.counted].cpu() for one in self.quality(output, decided))
         return float((values * weights).sum() / weights.sum()), agreement
 
     def _start_agreement(self) -> float | None:
@@ -207,7 +201,8 @@ class _Measured:
                 f"not finite from the first iteration on (samples "
                 f"{', '.join(map(str, missing[:5]))})"
             )
-        if self.loop.samples_coupled or (len(self.counted) > 1 and mixes(self.loop, self.inputs)):
+        coupled = self.loop.samples_coupled
+        if coupled or (len(self.counted) > 1 and couples_samples(self.loop, self.inputs)):
             yield "samples of the batch depend on one another: decisions are those of this batch"
         if self.loop.max_steps is not None and self.run.grid[-1] == self.loop.max_steps:
             yield (
@@ -218,10 +213,10 @@ class _Measured:
             yield f"the first state is random: two starts agree in {starts:.1%} of decisions"
 
     def _samples(
-        self, several: list[tuple[str, int]], stop_at: int | None
+        self, long_run: list[tuple[str, int]], stop_at: int | None
     ) -> tuple[SampleDiagnosis, ...]:
         run = self.run
-        least: list[float | None] = [None] * len(several)
+        least: list[float | None] = [None] * len(long_run)
         if run.confidence:
             place = -1 if stop_at is None else run.grid.index(stop_at)
             least = run.confidence[place][1].tolist()
@@ -233,13 +228,12 @@ class _Measured:
                 int(run.last_change[row]),
                 least[row],
             )
-            for row, (behavior, period) in enumerate(several)
+            for row, (behavior, period) in enumerate(long_run)
         )
 
 
 def _most_steps(loop: Loop, trained: int | None, max_steps: int | None) -> int:
-    """The number of iterations to run."""
-    most = _UNKNOWN if trained is None else _BEYOND * trained
+    most = 128 if trained is None else 16 * trained
     if max_steps is not None:
         most = integer("max_steps", max_steps, at_least=trained or 1)
     if loop.max_steps is None:
@@ -255,7 +249,6 @@ def _most_steps(loop: Loop, trained: int | None, max_steps: int | None) -> int:
 def _output_as_run(
     model: Module | Loop, loop: Loop, inputs: tuple[Any, ...], steps: int, seed: int
 ) -> Any:
-    """The output of the model as it runs."""
     torch.manual_seed(seed)
     if loop.solves and isinstance(model, Module):
         return model(*inputs)
@@ -285,7 +278,7 @@ class LoopMeasures:
     the two.
 
     Args:
-        loop: The loop; that of :func:`find_loop` follows the weights of its model.
+        loop: The loop; a loop from :func:`find_loop` follows the weights of its model.
         inputs: The model's inputs; by default the loop's own batch.
         decision: How the output is read, as for :func:`diagnose`.
 

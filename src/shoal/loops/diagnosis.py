@@ -11,8 +11,6 @@ from shoal.loops.equilibrium import EquilibriumReport
 from shoal.loops.loop import Loop
 from shoal.loops.verdict import Matters, RunningOn
 
-_GROWN = 2.0  # growth of the state that is worth a word
-_FAR_OFF = -10.0  # explained variance that is no percentage any more
 _RUNNING = {
     "helps": "more iterations than the trained count help",
     "hurts": "running on makes the output worse",
@@ -22,7 +20,7 @@ _RUNNING = {
 
 
 class SampleDiagnosis(NamedTuple):
-    """What the output of one sample does.
+    """The behavior of one sample's output.
 
     Attributes:
         status: ``"converges"``, ``"cycles"``, ``"wanders"``, ``"drifts"``, ``"diverges"``, or
@@ -69,17 +67,17 @@ class Diagnosis:
         trained: Number of iterations that the model runs; ``None`` if unknown.
         behavior: Long-run behavior of the output of most samples: ``"converges"``, ``"cycles"``,
             ``"wanders"``, ``"drifts"`` or ``"diverges"``.
-        loop_matters: Whether one iteration is not enough: ``"yes"``, ``"no"``, ``"hurts"`` if more
-            iterations make the output worse, or ``"unknown"``.
-        running_on: What more iterations than the trained count do: ``"helps"``, ``"hurts"``,
+        loop_matters: Whether more than one iteration is needed: ``"yes"``, ``"no"``, ``"hurts"`` if
+            more iterations make the output worse, or ``"unknown"``.
+        running_on: Effect of more iterations than the trained count: ``"helps"``, ``"hurts"``,
             ``"changes nothing"`` or ``"unknown"``.
         stop_at: Number of iterations to run; by labels if there are any, else by agreement with the
             trained count. ``None`` if nothing is settled and no count is known.
         curve: The output against iterations.
-        samples: What each sample does.
-        decided: What a decision is.
+        samples: Behavior of each sample.
+        decided: The decision, in words.
         equilibrium: Equilibria, Jacobian, solvers and gradients; ``None`` if not measured.
-        notes: What else to know.
+        notes: Further remarks.
     """
 
     model: str
@@ -122,7 +120,7 @@ class Diagnosis:
     def verdict(self) -> str:
         """The answer in a sentence."""
         curve, stop, last = self.curve, self.stop_at, self.curve.steps[-1]
-        grows = f", while its state grows {self.growth:.2g}-fold" if self.growth > _GROWN else ""
+        grows = f", while its state grows {self.growth:.2g}-fold" if self.growth > 2 else ""
         output = f"the output {self.behavior}{grows}"
         if stop is None:
             return (
@@ -156,7 +154,7 @@ class Diagnosis:
 
     @property
     def behaviors(self) -> dict[str, int]:
-        """How many samples behave in which way."""
+        """The number of samples with each behavior."""
         names = [one.status for one in self.samples]
         return {name: names.count(name) for name in dict.fromkeys(names)}
 
@@ -199,14 +197,16 @@ class Diagnosis:
         """Everything as plain values."""
         names = ("model", "trained", "behavior", "behaviors", "loop_matters", "running_on",
                  "stop_at", "verdict", "decided", "growth", "notes")  # fmt: skip
-        found = {name: getattr(self, name) for name in names}
-        found["curve"] = dict(vars(self.curve))
-        found["samples"] = [one._asdict() for one in self.samples]
-        found["tried"] = [one._asdict() for one in self.tried]
-        report = self.equilibrium
-        found["equilibrium"] = None if report is None else report.document()
-        plain: dict[str, Any] = finite(found)
-        return plain
+        document: dict[str, Any] = finite(
+            {
+                **{name: getattr(self, name) for name in names},
+                "curve": vars(self.curve),
+                "samples": [one._asdict() for one in self.samples],
+                "tried": [one._asdict() for one in self.tried],
+                "equilibrium": self.equilibrium and self.equilibrium.document(),
+            }
+        )
+        return document
 
     def to_json(self) -> str:
         """Return everything as JSON text."""
@@ -244,14 +244,15 @@ class Diagnosis:
 
 
 def _number(curve: Curve, value: float, lowest: float | None = None) -> str:
-    """A quality in words, in percent unless it or the lowest of its row is far off."""
-    if curve.quality == "score" or (value if lowest is None else lowest) < _FAR_OFF:
+    """A quality in percent; a plain number for scores and very negative explained variance."""
+    if curve.quality == "score" or (value if lowest is None else lowest) < -10:
         return f"{value:.4g}"
     return f"{value:.1%}"
 
 
-def _curve_rows(found: Diagnosis) -> list[Row]:
-    curve, rows = found.curve, []
+def _curve_rows(diagnosis: Diagnosis) -> list[Row]:
+    curve, rows = diagnosis.curve, []
+    marked = (diagnosis.trained, "trained"), (diagnosis.stop_at, "stop")
     for k, steps in enumerate(curve.steps):
         words = [
             f"agrees with the model as it runs in {curve.agreement[k].value:.1%}, with the long "
@@ -264,7 +265,7 @@ def _curve_rows(found: Diagnosis) -> list[Row]:
             value = f"{curve.quality} {middle} ({low} to {high}), {value}"
         if curve.sample_accuracy is not None:
             words.append(f"{curve.sample_accuracy[k].value:.1%} of samples all correct")
-        marks = [w for n, w in ((found.trained, "trained"), (found.stop_at, "stop")) if n == steps]
+        marks = [word for count, word in marked if count == steps]
         rows.append(Row(" ".join((str(steps), *marks)), value, ", ".join(words)))
     return rows
 
@@ -278,13 +279,13 @@ def _trial_row(curve: Curve, trial: Trial) -> Row:
     )
 
 
-def _behavior_rows(found: Diagnosis) -> list[Row]:
-    words = ", ".join(f"{name}: {count}" for name, count in found.behaviors.items())
-    changes = sorted(one.last_change for one in found.samples)
+def _behavior_rows(diagnosis: Diagnosis) -> list[Row]:
+    words = ", ".join(f"{name}: {count}" for name, count in diagnosis.behaviors.items())
+    changes = sorted(one.last_change for one in diagnosis.samples)
     middle = changes[len(changes) // 2]
     return [
-        Row("output", words, f"up to {counted(found.curve.steps[-1], 'iteration')}"),
-        Row("state", f"{found.growth:.3g}", "norm relative to the trained count"),
+        Row("output", words, f"up to {counted(diagnosis.curve.steps[-1], 'iteration')}"),
+        Row("state", f"{diagnosis.growth:.3g}", "norm relative to the trained count"),
         Row("last change", f"{middle}, {changes[-1]}", "of a decision: half of the samples, all"),
-        Row("decision", found.decided),
+        Row("decision", diagnosis.decided),
     ]

@@ -18,7 +18,7 @@ from shoal.core.settings import in_standard_settings
 from shoal.core.torch_compat import pytree
 from shoal.loops.candidates import Setting, candidates
 from shoal.loops.decisions import Decision, check_classes, decisions_of
-from shoal.loops.distillation import Distillation, Measured, Outputs, outputs_of, scores_of
+from shoal.loops.distillation import Distillation, MeasuredModel, Outputs, outputs_of, scores_of
 from shoal.loops.find import find_loop
 from shoal.loops.loop import Loop, LoopModule, rows_of
 from shoal.loops.stopping import check_decided, check_loop
@@ -26,10 +26,9 @@ from shoal.loops.trace import batch_of, first_samples, rows_of_inputs
 from shoal.networks import Network
 from shoal.networks.modules import evaluating
 
-_WIDEST = 2048  # units of plain layers, by default at most
-_TRACED = 32  # samples that a loop is looked for with
+_WIDEST = 2048  # largest default width of plain layers
+_TRACED = 32  # samples of a trace
 _TIMED = 1024  # samples in a batch that is timed
-_REPEATS = 7
 
 
 @in_standard_settings
@@ -63,12 +62,11 @@ def distill(
         model: A module with a loop, or a loop.
         x: Inputs: a tensor of any dtype, with samples in its first dimension, or a tuple of the
             model's arguments.
-        y: Labels, per sample or per decision: classes, with -100 ignored, or real targets.
+        y: Labels per sample or per decision: classes, with -100 ignored, or real targets.
         held_out: Share of samples to hold out of fitting, or separate samples, ``(x, y)``. If the
             model was trained on ``x``, pass separate ones, since it may have memorized ``x``.
         tolerance: Largest loss of accuracy, by default 0.003; without labels, the largest share of
-            decisions that differ, by default 0.01. The stop
-            rule has this risk, or 1% if that is more.
+            decisions that differ, by default 0.01. The stop rule has this risk, but at least 1%.
         depths: Numbers of iterations of the cut loop and of the trained copy.
         epochs: Number of passes over the samples in training.
         batch_size: Samples per step of training.
@@ -110,18 +108,19 @@ def distill(
     counts = tuple(sorted({one for one in counts if one < loop.steps}))
     if not counts:
         raise ValueError(f"depths must have numbers below the loop's {loop.steps} iterations")
-    known = architecture or (model.architecture if isinstance(model, Network) else None)
-    if known is not None and not isinstance(known, Architecture):
-        raise TypeError(f"architecture must be an Architecture, got {type(known).__name__}")
+    if architecture is None and isinstance(model, Network):
+        architecture = model.architecture
+    if architecture is not None and not isinstance(architecture, Architecture):
+        raise TypeError(f"architecture must be an Architecture, got {type(architecture).__name__}")
     with torch.no_grad(), evaluating(module):
         first = module(*first_samples(inputs, _TIMED))
     decisions = decisions_of(first, None if y is None else y[:_TIMED], decision=decision)
-    outputs, wanted = (outputs_of(module, part, decisions) for part in (inputs, test_inputs))
-    for found, places in ((outputs, rows), (wanted, test_rows)):
-        check_decided(decisions, found.decided, places)
+    outputs, test_outputs = (outputs_of(module, part, decisions) for part in (inputs, test_inputs))
+    check_decided(decisions, outputs.decided, rows)
+    check_decided(decisions, test_outputs.decided, test_rows)
     labels, test_labels = (
-        None if part is None else decisions.labels(part, found.decided)
-        for part, found in ((y, outputs), (test_y, wanted))
+        None if part is None else decisions.labels(part, like.decided)
+        for part, like in ((y, outputs), (test_y, test_outputs))
     )
     for one in (labels, test_labels):
         if one is not None and decisions.kind == "class":
@@ -129,14 +128,16 @@ def distill(
     tolerance = (0.01 if y is None else 0.003) if tolerance is None else tolerance
     if activation is None:
         activation = ReLU()
-        if isinstance(known, ImplicitArchitecture):
-            activation = known.layers().cells[0].activation
+        if isinstance(architecture, ImplicitArchitecture):
+            activation = architecture.layers().cells[0].activation
+    if width is None:
+        width = _default_width(loop, inputs, architecture)
     setting = Setting(
-        loop, inputs, outputs, decisions, labels, known, activation,
-        _width(loop, inputs, known) if width is None else integer("width", width, at_least=1),
-        counts, real("tolerance", tolerance, above=0, below=1), epochs, batch_size, seed,
+        loop, inputs, outputs, decisions, labels, architecture, activation,
+        integer("width", width, at_least=1), counts, real("tolerance", tolerance, above=0, below=1),
+        epochs, batch_size, seed,
     )  # fmt: skip
-    return _measured(setting, module, test_inputs, wanted, test_labels)
+    return _compare(setting, module, test_inputs, test_outputs, test_labels)
 
 
 def _split(
@@ -184,22 +185,22 @@ def _checked(name: str, x: Any, y: object) -> tuple[Any, ...]:
 
 
 @torch.no_grad()
-def _width(loop: Loop, inputs: tuple[Any, ...], known: Architecture | None) -> int:
+def _default_width(loop: Loop, inputs: tuple[Any, ...], architecture: Architecture | None) -> int:
     """The size of the state, or its channels."""
     size = rows_of(loop.begin(*first_samples(inputs, 2))[0]).shape[1]
-    if isinstance(known, ConvDEQ):
+    if isinstance(architecture, ConvDEQ):
         size //= math.prod(inputs[0].shape[2:])
     return min(size, _WIDEST)
 
 
-def _measured(
+def _compare(
     setting: Setting,
     model: Module,
     test_inputs: tuple[Any, ...],
-    wanted: Outputs,
+    outputs: Outputs,
     labels: Tensor | None,
 ) -> Distillation:
-    """Make all candidates, and measure them beside the original."""
+    """Construct all candidates, and measure them beside the original."""
     device = setting.outputs.scores.device
     modules, seconds, skipped = {"original": model}, {"original": 0.0}, {}
     for name, make in candidates(setting):
@@ -210,15 +211,15 @@ def _measured(
     batch = first_samples(test_inputs, _TIMED)
     times, peaks = _costs(modules, batch, device)
     read = partial(outputs_of, inputs=test_inputs, decisions=setting.decisions)
-    original, *found = [
-        Measured(
-            name, module, scores_of(read(module), wanted, setting.decisions, labels), times[name],
+    original, *replacements = [
+        MeasuredModel(
+            name, module, scores_of(read(module), outputs, setting.decisions, labels), times[name],
             batch_of(batch), _bytes(module), peaks[name], seconds[name],
         )
         for name, module in modules.items()
     ]  # fmt: skip
     return Distillation(
-        original, tuple(found), skipped, batch_of(test_inputs), batch_of(setting.inputs),
+        original, tuple(replacements), skipped, batch_of(test_inputs), batch_of(setting.inputs),
         setting.tolerance, setting.decisions.words, str(device), batch,
     )  # fmt: skip
 
@@ -227,12 +228,12 @@ def _measured(
 def _costs(
     modules: Mapping[str, Module], batch: tuple[Any, ...], device: torch.device
 ) -> tuple[dict[str, float], dict[str, int]]:
-    """The shortest of several times, taken in turns, and the most bytes at once."""
+    """The shortest of several interleaved times, and the peak of memory in bytes."""
     calls = {name: partial(module, *batch) for name, module in modules.items()}
     with ExitStack() as modes:
         for module in modules.values():
             modes.enter_context(evaluating(module))
-        times = best_times(calls, device, repeats=_REPEATS)
+        times = best_times(calls, device, repeats=7)
         return times, {name: peak_memory(call, device)[1] for name, call in calls.items()}
 
 

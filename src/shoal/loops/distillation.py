@@ -31,12 +31,12 @@ class Scores(NamedTuple):
     """Fidelity and accuracy on held-out samples.
 
     Attributes:
-        agreement: Share of the decisions that are the original's; for values, of the samples whose
-            output is within 1% of the outputs' spread.
+        agreement: Share of the decisions that equal the original's; for values, share of the
+            samples whose output is within 1% of the outputs' spread.
         samples_agree: Share of samples with all decisions equal to the original's.
         output_error: Distance of the outputs from the original's, relative to their norm. Scores
             of classes count up to a constant for each decision.
-        accuracy: Share of right decisions, or of the variance of real targets that is explained;
+        accuracy: Share of correct decisions, or explained share of the variance of real targets;
             ``None`` without labels.
         accuracy_loss: Accuracy of the original minus this one.
         uncertainty: Standard error of the loss; ``None`` for real targets.
@@ -57,18 +57,18 @@ class Scores(NamedTuple):
         return 1 - self.agreement if self.accuracy_loss is None else self.accuracy_loss
 
 
-class Measured(NamedTuple):
+class MeasuredModel(NamedTuple):
     """A model with its measurements.
 
     Attributes:
-        name: Its name.
+        name: Name of the model.
         module: The model.
         scores: Fidelity and accuracy on held-out samples.
         seconds: Time for a batch of ``batch`` held-out samples, the shortest of several.
         batch: Number of samples in that batch.
-        parameter_bytes: Bytes of its parameters and buffers.
-        peak_bytes: Most bytes that the batch takes at once, besides parameters and inputs.
-        training_seconds: Time that it took to make.
+        parameter_bytes: Bytes of the parameters and buffers.
+        peak_bytes: Peak memory of the batch in bytes, besides parameters and inputs.
+        training_seconds: Time of its construction and training.
     """
 
     name: str
@@ -92,18 +92,18 @@ class Distillation:
 
     Attributes:
         original: The model as it runs.
-        candidates: All that was tried.
+        candidates: The candidates that were tried.
         skipped: Names of candidates that were not tried, with the reason.
-        samples: Number of held-out samples, which all scores are from.
-        trained_on: Number of other samples, which candidates were made from.
+        samples: Number of held-out samples for all scores.
+        trained_on: Number of other samples, from which candidates were constructed.
         tolerance: Largest loss of a replacement.
         decision: The decision, in words.
-        device: Where times were measured.
+        device: Device on which times were measured.
         inputs: The batch that was timed.
     """
 
-    original: Measured
-    candidates: tuple[Measured, ...]
+    original: MeasuredModel
+    candidates: tuple[MeasuredModel, ...]
     skipped: Mapping[str, str] = field(hash=False)
     samples: int
     trained_on: int
@@ -113,10 +113,10 @@ class Distillation:
     inputs: tuple[Any, ...] = field(hash=False)
 
     @property
-    def best(self) -> Measured | None:
-        """The fastest that loses no more than the tolerance; ``None``: keep the original.
+    def best(self) -> MeasuredModel | None:
+        """The fastest candidate within the tolerance; ``None`` to keep the original.
 
-        The loss counts beyond that of a second run of the original, if it draws random numbers.
+        If the original draws random numbers, the loss is relative to a second run of it.
         """
         before = self.original
         near = [
@@ -128,7 +128,7 @@ class Distillation:
 
     @property
     def keep(self) -> bool:
-        """Whether no candidate that was tried is faster and near enough."""
+        """Whether no candidate is both faster and within the tolerance."""
         return self.best is None
 
     @property
@@ -152,13 +152,13 @@ class Distillation:
         return (self.best or self.original).seconds
 
     @property
-    def frontier(self) -> tuple[Measured, ...]:
+    def frontier(self) -> tuple[MeasuredModel, ...]:
         """The models that no other one beats in both time and loss, the fastest first."""
-        found: list[Measured] = []
+        models: list[MeasuredModel] = []
         for one in sorted((self.original, *self.candidates), key=lambda m: (m.seconds, m.loss)):
-            if not found or one.loss < found[-1].loss:
-                found.append(one)
-        return tuple(found)
+            if not models or one.loss < models[-1].loss:
+                models.append(one)
+        return tuple(models)
 
     @property
     def verdict(self) -> str:
@@ -177,10 +177,10 @@ class Distillation:
             f"nearest, {near.name}: {self.lost(near)}, {self._ratio(near)} times as fast."
         )
 
-    def _ratio(self, one: Measured) -> str:
+    def _ratio(self, one: MeasuredModel) -> str:
         return f"{self.original.seconds / one.seconds:.3g}"
 
-    def _doubt(self, one: Measured) -> str:
+    def _doubt(self, one: MeasuredModel) -> str:
         """A caveat if the samples are too few for the verdict."""
         error = one.scores.uncertainty
         if error is None or one.loss + 2 * error <= self.tolerance:
@@ -190,7 +190,7 @@ class Distillation:
             f"{self.tolerance:.2%}."
         )
 
-    def lost(self, one: Measured) -> str:
+    def lost(self, one: MeasuredModel) -> str:
         """The loss with a candidate, in words."""
         scores, before = one.scores, self.original.scores
         if scores.accuracy is None or before.accuracy is None:
@@ -217,8 +217,8 @@ class Distillation:
         return "\n".join([self.verdict, where, f"{'':28} {head}", *rows, *missing])
 
     def document(self) -> dict[str, Any]:
-        """Return all of it as plain values."""
-        found: dict[str, Any] = finite(
+        """Return verdict, options and measurements as plain values."""
+        values: dict[str, Any] = finite(
             {
                 "verdict": self.verdict,
                 "keep": self.keep,
@@ -233,10 +233,10 @@ class Distillation:
                 "skipped": dict(self.skipped),
             }
         )
-        return found
+        return values
 
     def to_json(self) -> str:
-        """Return all of it as JSON text."""
+        """Return the document as JSON text."""
         return json_text(self.document())
 
     def export(self, path: str | os.PathLike[str], name: str | None = None) -> Path:
@@ -253,8 +253,8 @@ class Distillation:
         """
         target = as_path("path", path)
         if name is not None:
-            several = {one.name: one for one in self.candidates}
-            chosen = several[one_of("name", name, several)]
+            by_name = {one.name: one for one in self.candidates}
+            chosen = by_name[one_of("name", name, by_name)]
         elif self.best is None:
             raise ValueError(
                 "no candidate replaces the model; pass the name of a candidate to export it"
@@ -262,8 +262,8 @@ class Distillation:
         else:
             chosen = self.best
         if target.suffix == ".safetensors":
-            kept = chosen.module.state_dict().items()
-            tensors = {key: t.clone(memory_format=torch.contiguous_format) for key, t in kept}
+            state = chosen.module.state_dict().items()
+            tensors = {key: t.clone(memory_format=torch.contiguous_format) for key, t in state}
             write_whole(target, lambda file: save_file(tensors, file))
         elif target.suffix == ".onnx":
             _export_program(chosen, self.inputs, target)
@@ -301,29 +301,28 @@ class Distillation:
         axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=8)
         return figure
 
-    def _score(self, one: Measured) -> float:
+    def _score(self, one: MeasuredModel) -> float:
         score = one.scores.agreement if one.scores.accuracy is None else one.scores.accuracy
         return score if math.isfinite(one.scores.output_error) else 0.0
 
 
-def _plain(one: Measured) -> dict[str, Any]:
+def _plain(one: MeasuredModel) -> dict[str, Any]:
     values = one._asdict()
     del values["module"]
     return {**values, "scores": one.scores._asdict(), "loss": one.loss}
 
 
-def _row(one: Measured) -> str:
+def _row(one: MeasuredModel) -> str:
     scores = one.scores
-    several = scores.accuracy, scores.agreement, scores.samples_agree, scores.output_error
-    shown = ["" if value is None else f"{value:.2%}" for value in several]
+    shares = scores.accuracy, scores.agreement, scores.samples_agree, scores.output_error
+    shown = ["" if value is None else f"{value:.2%}" for value in shares]
     sizes = 1e3 * one.seconds, one.parameter_bytes / 2**20, one.peak_bytes / 2**20
     return " ".join(
         [f"{one.name:28}", *(f"{v:>8}" for v in (*shown, *(f"{s:.3g}" for s in sizes)))]
     )
 
 
-def _export_program(one: Measured, inputs: tuple[Any, ...], target: Path) -> None:
-    """Write a module as an ONNX program."""
+def _export_program(one: MeasuredModel, inputs: tuple[Any, ...], target: Path) -> None:
     module = one.module
     if isinstance(module, Network):
         export(module, target)
@@ -369,24 +368,25 @@ def outputs_of(module: Module, inputs: tuple[Any, ...], decisions: Decisions) ->
         for rows in torch.arange(batch_of(inputs)).split(_BLOCK):
             output = module(*rows_of_inputs(inputs, rows))
             plain = decisions.kind == "label"
-            found = tensor_of(output).flatten(1)[:, None] if plain else decisions.scores(output)
-            scores.append(found)
+            scores.append(
+                tensor_of(output).flatten(1)[:, None] if plain else decisions.scores(output)
+            )
             decided.append(decisions(output))
     return Outputs(torch.cat(scores), torch.cat(decided))
 
 
 def scores_of(
-    found: Outputs, original: Outputs, decisions: Decisions, labels: Tensor | None
+    outputs: Outputs, original: Outputs, decisions: Decisions, labels: Tensor | None
 ) -> Scores:
     """Compare outputs with the original's and with labels of the shape of the decisions."""
-    alike = decisions.same(found.decided, original.decided)
-    ours, theirs = (_centered(one.scores.double(), decisions) for one in (found, original))
-    error = float((ours - theirs).norm()) / (float(theirs.norm()) or 1.0)
+    alike = decisions.same(outputs.decided, original.decided)
+    scores, target = (_centered(one.scores.double(), decisions) for one in (outputs, original))
+    error = float((scores - target).norm()) / (float(target.norm()) or 1.0)
     accuracy = loss = None
     lost: Tensor | None = (~alike).double().mean(1)
     if labels is not None:
-        quality = Quality(decisions, labels, None, found.decided)
-        (right, weights), (before, _) = (quality(None, one.decided) for one in (found, original))
+        quality = Quality(decisions, labels, None, outputs.decided)
+        (right, weights), (before, _) = (quality(None, one.decided) for one in (outputs, original))
         accuracy = float((right * weights).sum() / weights.sum())
         lost = (before - right) * weights * (len(weights) / weights.sum())
         loss = float(lost.mean())

@@ -39,15 +39,12 @@ _SOLVERS = (
 _GRADIENTS = Implicit(), OneStep(), Neumann(1), Neumann(5), Neumann(20), Unrolled()
 _UNROLLED = Picard(max_steps=100)
 _STARTS = 3  # states near the model's own start
-_APART = 1e-2  # share of their size by which two equilibria differ
-
-
+_APART = 1e-2  # relative distance from which two equilibria count as different
 _FORMED = 128  # entries of a state up to which the Jacobian is formed
 _ROUNDING = 500  # units of rounding in a product of many terms
 _STEPS = 48  # products in each Krylov space
 _SAMPLES = 16  # most samples
 _ENTRIES = 2**24  # most entries of the Krylov spaces of all samples
-
 
 Product = Callable[[Tensor], Tensor]
 
@@ -57,8 +54,8 @@ class JacobianSpectrum(NamedTuple):
 
     Attributes:
         samples: Places of these samples.
-        norms: $\|J\|$ of each; a lower bound, unless ``exact``.
-        radii: The spectral radius of each; the largest Ritz value, unless ``exact``.
+        norms: Norms $\|J\|$; lower bounds, unless ``exact``.
+        radii: Spectral radii; largest Ritz values, unless ``exact``.
         exact: Whether the Jacobian was formed.
     """
 
@@ -130,7 +127,7 @@ class EquilibriumReport:
     """The equilibria of a loop, one or several for each sample.
 
     Attributes:
-        states: Equilibria of each sample in rows, which differ; found near the model's own start.
+        states: Distinct equilibria of each sample near the model's own start, in rows.
         starts: Number of starts.
         contraction: ``"certified"`` if a bound proves that the loop contracts, ``"refuted"`` if its
             Jacobian has a norm of one or more at an equilibrium, else ``"unknown"``.
@@ -148,12 +145,12 @@ class EquilibriumReport:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """The number of equilibria of each sample that were found."""
+        """The number of equilibria for each sample."""
         return tuple(map(len, self.states))
 
     @property
     def solved(self) -> int:
-        """The number of samples with an equilibrium that was found."""
+        """The number of samples with an equilibrium."""
         return sum(count > 0 for count in self.counts)
 
     @property
@@ -185,14 +182,14 @@ class EquilibriumReport:
                       f"error {one.relative:.2g}, cosine {one.cosine:.3f}")  # fmt: skip
 
     def document(self) -> dict[str, Any]:
-        """Everything as plain values, but for the states."""
-        found: dict[str, Any] = {
-            name: getattr(self, name) for name in ("counts", "starts", "contraction", "unique")
+        """Everything except the states as plain values."""
+        names = ("counts", "starts", "contraction", "unique")
+        return {
+            **{name: getattr(self, name) for name in names},
+            "jacobian": self.spectrum and self.spectrum._asdict(),
+            "solvers": [{**c._asdict(), "solver": repr(c.solver)} for c in self.solvers],
+            "gradients": [{**c._asdict(), "gradient": c.name} for c in self.gradients],
         }
-        found["jacobian"] = self.spectrum and self.spectrum._asdict()
-        found["solvers"] = [{**c._asdict(), "solver": repr(c.solver)} for c in self.solvers]
-        found["gradients"] = [{**c._asdict(), "gradient": c.name} for c in self.gradients]
-        return found
 
 
 def equilibrium_of(
@@ -205,17 +202,17 @@ def equilibrium_of(
 ) -> EquilibriumReport:
     """Solve for the equilibria of a loop, and measure the loop near them.
 
-    ``judge`` returns the quality and the agreement of an output; ``certified`` is whether a bound
+    ``judge`` returns the quality and the agreement of an output; ``certified`` means that a bound
     proves that the loop contracts.
     """
     with torch.no_grad():
         state, context = loop.begin(*inputs)
-    step = _Step(loop, state, context)
+    step = _RowMap(loop, state, context)
     start = rows_of(state).detach()
-    costs, several = [], []
-    with without_fused_attention():  # which has no second derivatives
+    costs, solutions = [], []
+    with without_fused_attention():  # fused attention has no second derivatives
         for solver in _SOLVERS:
-            layer = step.solved(solver=solver)
+            layer = step.layer(solver=solver)
             with torch.no_grad():
                 rows, seconds = timed(lambda: layer(start, *step.tensors), start.device)  # noqa: B023
                 score, agreement = judge(loop.head(step.layout.state(rows), context))
@@ -223,37 +220,33 @@ def equilibrium_of(
             assert solution is not None
             numbers = int(solution.converged.sum()), solution.evaluations, seconds
             costs.append(SolverCost(solver, *numbers, score, agreement))
-            several.append(_where_converged(layer, rows))
-        finite = torch.stack(several)
+            solutions.append(_where_converged(layer, rows))
+        finite = torch.stack(solutions)
         finite = finite[finite.isfinite()]
         spread = float(finite.square().mean().sqrt()) if len(finite) else 1.0
         generator = seeded("seed", seed)
         for _ in range(_STARTS):
             noise = torch.randn(start.shape, generator=generator, dtype=torch.float64).to(start)
-            layer = step.solved(solver=(Anderson(), NewtonKrylov()))
+            layer = step.layer(solver=(Anderson(), NewtonKrylov()))
             with torch.no_grad():
-                several.append(
-                    _where_converged(layer, layer(start + spread * noise, *step.tensors))
-                )
-        states = tuple(map(_distinct, torch.stack(several, 1)))
-        known = torch.tensor([len(one) > 0 for one in states])
+                rows = layer(start + spread * noise, *step.tensors)
+                solutions.append(_where_converged(layer, rows))
+        states = tuple(map(_distinct, torch.stack(solutions, 1)))
+        solved = torch.tensor([len(one) > 0 for one in states])
         spectrum = None
-        if bool(known.any()):
+        if bool(solved.any()):
             first = torch.stack([one[0] if len(one) else 0 * start[0] for one in states])
-            spectrum = jacobian_spectrum(
-                lambda rows: step(rows, *step.tensors),
-                first,
-                known.nonzero()[:, 0].to(start.device),
-            )
-        gradients = _gradient_costs(step, start, known, seed)
+            places = solved.nonzero()[:, 0].to(start.device)
+            spectrum = _jacobian_spectrum(lambda rows: step(rows, *step.tensors), first, places)
+        gradients = _gradient_costs(step, start, solved, seed)
     contraction = "certified" if certified else "unknown"
     if not certified and spectrum is not None and spectrum.norm >= 1:
         contraction = "refuted"
     return EquilibriumReport(states, 1 + _STARTS, contraction, spectrum, tuple(costs), gradients)
 
 
-class _Step(nn.Module):
-    """A step of a loop as a map of rows, with the modules and tensors that it depends on."""
+class _RowMap(nn.Module):
+    """A step of a loop as a map of rows, with its modules and tensors."""
 
     def __init__(self, loop: Loop, state: State, context: Any) -> None:
         super().__init__()
@@ -265,8 +258,8 @@ class _Step(nn.Module):
     def forward(self, rows: Tensor, *tensors: Tensor) -> Tensor:
         return self.layout.rows(self.cell(self.layout.state(rows), *tensors))
 
-    def solved(self, **options: Any) -> Equilibrium:
-        """A layer that solves; for one sample in all, if samples are coupled."""
+    def layer(self, **options: Any) -> Equilibrium:
+        """An equilibrium layer; it treats coupled samples as a single one."""
         return Equilibrium(self, on_failure="status", batched=not self.coupled, **options)
 
 
@@ -277,7 +270,7 @@ def _where_converged(layer: Equilibrium, rows: Tensor) -> Tensor:
 
 
 def _distinct(states: Tensor) -> Tensor:
-    """The finite states of a sample that differ, in rows."""
+    """The distinct finite states of a sample, in rows."""
     states = states[states.isfinite().all(1)]
     kept: list[int] = []
     sizes = torch.linalg.vector_norm(states, dim=1).clamp_min(1e-3)
@@ -289,42 +282,40 @@ def _distinct(states: Tensor) -> Tensor:
 
 
 def _gradient_costs(
-    step: _Step, start: Tensor, known: Tensor, seed: int
+    step: _RowMap, start: Tensor, solved: Tensor, seed: int
 ) -> tuple[GradientCost, ...]:
-    """Gradient methods beside the exact one, for a random derivative of a loss by the state."""
+    """Gradient methods compared with the exact one, for a random linear loss of the state."""
     tensors = [t.detach().requires_grad_() for t in step.tensors]
-    wanted = [*tensors, *(p for p in step.parameters() if p.requires_grad)]
+    variables = [*tensors, *(p for p in step.parameters() if p.requires_grad)]
     noise = torch.randn(start.shape, generator=seeded("seed", seed), dtype=torch.float64)
-    weights = (noise * known[:, None]).to(start)
+    weights = (noise * solved[:, None]).to(start)
     costs: list[GradientCost] = []
-    truth: Tensor | None = None
+    exact: Tensor | None = None
     for gradient in _GRADIENTS:
         solver = _UNROLLED if isinstance(gradient, Unrolled) else None
-        layer = step.solved(gradient=gradient, solver=solver)
+        layer = step.layer(gradient=gradient, solver=solver)
 
         def passes(layer: Equilibrium = layer) -> Tensor | None:
             with torch.enable_grad():
                 total = (layer(start, *tensors) * weights).sum()
                 if not total.requires_grad:
                     return None
-                found = torch.autograd.grad(
-                    total, wanted, allow_unused=True, materialize_grads=True
+                gradients = torch.autograd.grad(
+                    total, variables, allow_unused=True, materialize_grads=True
                 )
-            return torch.cat([one.double().flatten() for one in found])
+            return torch.cat([one.double().flatten() for one in gradients])
 
         flat, seconds = timed(passes, start.device)
-        truth = flat if truth is None else truth
-        if flat is None or truth is None or not 0 < float(truth.norm()) < math.inf:
+        exact = flat if exact is None else exact
+        if flat is None or exact is None or not 0 < float(exact.norm()) < math.inf:
             return ()
-        size = truth.norm()
-        cosine = float(torch.dot(flat, truth) / (flat.norm() * size).clamp_min(1e-300))
-        costs.append(GradientCost(gradient, float((flat - truth).norm() / size), cosine, seconds))
+        size = exact.norm()
+        cosine = float(torch.dot(flat, exact) / (flat.norm() * size).clamp_min(1e-300))
+        costs.append(GradientCost(gradient, float((flat - exact).norm() / size), cosine, seconds))
     return tuple(costs)
 
 
-def jacobian_spectrum(
-    function: Callable[[Tensor], Tensor], z: Tensor, rows: Tensor
-) -> JacobianSpectrum:
+def _jacobian_spectrum(function: Product, z: Tensor, rows: Tensor) -> JacobianSpectrum:
     """Norms and eigenvalues of the Jacobian of a map of rows, at some of the rows of ``z``."""
     size = z.shape[1]
     most = min(len(rows), _SAMPLES, max(1, _ENTRIES // (_STEPS * size)))
@@ -333,7 +324,7 @@ def jacobian_spectrum(
     if size <= _FORMED:
         units = torch.eye(size, dtype=torch.float64, device=z.device)
         matrix = torch.stack([pull(unit.expand(most, size)) for unit in units], 1)
-        matrix = matrix.cpu()  # where eigenvalues are always at hand
+        matrix = matrix.cpu()  # some devices lack eigenvalues
         norms = torch.linalg.matrix_norm(matrix, 2)
         radii = torch.linalg.eigvals(matrix).abs().amax(1)
     else:
@@ -347,9 +338,7 @@ def jacobian_spectrum(
     return JacobianSpectrum(samples, lengths, largest, size <= _FORMED)
 
 
-def _products(
-    function: Callable[[Tensor], Tensor], z: Tensor, rows: Tensor
-) -> tuple[Product, Product]:
+def _products(function: Product, z: Tensor, rows: Tensor) -> tuple[Product, Product]:
     """Products with the Jacobians of some samples and with their transposes, in float64."""
     with torch.enable_grad():
         z = z.detach().requires_grad_()
@@ -359,15 +348,15 @@ def _products(
             value, z, weights, create_graph=True, materialize_grads=True, allow_unused=True
         )
 
-    def product(of: Tensor, by: Tensor, v: Tensor) -> Tensor:
-        whole = torch.zeros_like(z)
-        whole[rows] = v.to(whole)
-        if not of.requires_grad:
+    def product(output: Tensor, variable: Tensor, v: Tensor) -> Tensor:
+        weights = torch.zeros_like(z)
+        weights[rows] = v.to(z)
+        if not output.requires_grad:
             return torch.zeros_like(v)
-        (found,) = torch.autograd.grad(
-            of, by, whole, retain_graph=True, allow_unused=True, materialize_grads=True
+        (gradient,) = torch.autograd.grad(
+            output, variable, weights, retain_graph=True, allow_unused=True, materialize_grads=True
         )
-        return found[rows].double()
+        return gradient[rows].double()
 
     return partial(product, back, weights), partial(product, value, z)
 

@@ -1,4 +1,4 @@
-"""The loop inside a model, as the model is."""
+"""The loop inside an unmodified model."""
 
 import copy
 from bisect import bisect_left
@@ -14,12 +14,19 @@ from shoal.core.words import counted
 from shoal.loops.loop import Loop, Output, State
 from shoal.loops.repeats import Repeats, find_repeats
 from shoal.loops.segments import Layout, Segments
-from shoal.loops.trace import HINT, Trace, batch_of, iterations_of, rows_of_inputs, trace, unrolled
+from shoal.loops.trace import (
+    HINT,
+    OperationTrace,
+    batch_of,
+    iterations_of,
+    rows_of_inputs,
+    trace,
+    unrolled,
+)
 from shoal.networks.modules import evaluating
 
 _ROUNDING = 1e4  # units in the last place by which a replayed output may differ
-_FEW = 3  # iterations after which samples that depend on one another show it
-_LONGEST = 100_000  # step index up to which the end of step embeddings is looked for
+_LONGEST = 100_000  # largest step index that is tried against step embeddings
 
 
 def find_loop(model: Module, *inputs: Any) -> Loop:
@@ -62,34 +69,34 @@ def find_loop(model: Module, *inputs: Any) -> Loop:
     with evaluating(model):
         steps = iterations_of(model, inputs)
         with unrolled(model):
-            loop = _found(model, inputs)
+            loop = _traced_loop(model, inputs)
     if steps is not None:
         loop.steps, loop.solves = steps, True
     return loop
 
 
-def _found(model: Module, inputs: tuple[Any, ...]) -> Loop:
-    """The loop of one trace for all batch sizes, or of one that is made again for each."""
+def _traced_loop(model: Module, inputs: tuple[Any, ...]) -> Loop:
+    """The loop of one trace for all batch sizes, or else of a separate trace for each."""
     try:
         traced = trace(model, inputs, dynamic=True)
     except ValueError:
-        pass  # such as of a model that makes a plain number of the batch size
+        pass  # such as a model that turns the batch size into a plain number
     else:
         loop = _TracedLoop(model, inputs, traced)
         if not _differences(loop, model, inputs):
             return loop
     loop = _TracedLoop(model, inputs, trace(model, inputs, dynamic=False))
-    wrong = _differences(loop, model, inputs)
+    differences = _differences(loop, model, inputs)
     batch = batch_of(inputs)
-    if batch in wrong:
+    if batch in differences:
         raise ValueError(
             f"the loop found in {type(model).__name__} does not return its output: replayed with "
-            f"{counted(loop.steps or 0, 'step')}, {wrong[batch]}; {HINT}"
+            f"{counted(loop.steps or 0, 'step')}, {differences[batch]}; {HINT}"
         )
-    if wrong:
+    if differences:
         loop.dynamic = False
-        other, words = next(iter(wrong.items()))
-        loop.note = f"it holds for {batch} samples only: with {other}, {words}"
+        size, words = next(iter(differences.items()))
+        loop.note = f"it holds for {batch} samples only: with {size}, {words}"
     return loop
 
 
@@ -97,12 +104,12 @@ Context = tuple[list[Any], int, Segments]  # values from before the loop, sample
 
 
 class _TracedLoop(Loop):
-    """A loop that was found in a trace; without a dynamic one, in a trace for each batch size."""
+    """A loop that was found in a dynamic trace, or in one trace for each batch size."""
 
-    def __init__(self, model: Module, inputs: tuple[Any, ...], traced: Trace) -> None:
+    def __init__(self, model: Module, inputs: tuple[Any, ...], traced: OperationTrace) -> None:
         self.model, self.inputs, self.fixed_batch = model, inputs, not traced.dynamic
         batch = batch_of(inputs)
-        self.repeats, *others = _repeats(model, traced)
+        self.repeats, *further = _repeats(model, traced)
         segments = Segments(self.repeats)
         self._segments = {0 if traced.dynamic else batch: segments}
         if segments.random:
@@ -110,12 +117,13 @@ class _TracedLoop(Loop):
                 f"the loop of {type(model).__name__} draws random numbers in each step, such as "
                 f"dropout in evaluation mode or noise: two runs differ; {HINT}"
             )
-        small = resized(inputs, batch, batch + 1)
+        larger = resized(inputs, batch, batch + 1)
         with torch.no_grad():
-            first, second = self._once(inputs, batch), self._once(small, batch + 1)
-        sizes = batch, batch + 1
-        self._shared = [Layout.of(*pair, sizes) for pair in zip(first[1], second[1], strict=True)]
-        self._state = [Layout.of(*pair, sizes) for pair in zip(first[0], second[0], strict=True)]
+            first, second = self._step_once(inputs, batch), self._step_once(larger, batch + 1)
+        self._state, self._shared = (
+            [Layout.from_values(a, b, (batch, batch + 1)) for a, b in zip(*pair, strict=True)]
+            for pair in zip(first, second, strict=True)
+        )
         self._dtypes = [value.dtype for value in first[0]]
         if not any(layout.factor for layout in self._state):
             raise ValueError(_no_loop(model))
@@ -126,16 +134,16 @@ class _TracedLoop(Loop):
                 f"the model applies the weights of the loop {counted(more, 'more time')} before or "
                 f"after it: {steps} iterations here may be {steps + more} of its own"
             )
-        for other in others:
-            names = ", ".join(sorted(other.parameters)[:2]) or "no weights"
-            self.note = f"the model has another loop, of {other.count} steps with {names}, ..."
+        for repeats in further:
+            names = ", ".join(sorted(repeats.parameters)[:2]) or "no weights"
+            self.note = f"the model has another loop, of {repeats.count} steps with {names}, ..."
         coupled = any(layout.coupled for layout in (*self._shared, *self._state))
         with torch.no_grad():
             if segments.limited:
                 self.max_steps = steps
             elif segments.steps:
                 self.max_steps = self._last_step(inputs, steps)
-            self.samples_coupled = coupled or mixes(self, inputs)
+            self.samples_coupled = coupled or couples_samples(self, inputs)
 
     @property
     def modules(self) -> tuple[Module, ...]:
@@ -149,12 +157,12 @@ class _TracedLoop(Loop):
     def _begin(self, *inputs: Any) -> tuple[State, Context]:
         batch = batch_of(inputs)
         _check_like(inputs, self.inputs)
-        segments = self._for(inputs, batch)
+        segments = self._segments_for(inputs, batch)
         values, shared = segments.begin(self.model, pytree.tree_leaves(inputs))
         device = next(v.device for v in (*values, *shared) if isinstance(v, Tensor))
         for index, (value, layout) in enumerate(zip(values, self._state, strict=True)):
             shape = layout.sized(batch)
-            if value is None:  # which the output alone uses
+            if value is None:  # only the output uses it
                 values[index] = torch.zeros(shape, dtype=self._dtypes[index], device=device)
             elif tuple(value.shape) != shape:
                 values[index] = value.expand(shape)
@@ -171,10 +179,10 @@ class _TracedLoop(Loop):
     def _select(self, context: Context, rows: Tensor) -> Context:
         shared, batch, segments = context
         pairs = zip(shared, self._shared, strict=True)
-        return [layout.taken(v, rows, batch) for v, layout in pairs], len(rows), segments
+        return [layout.select(v, rows, batch) for v, layout in pairs], len(rows), segments
 
     def _rows(self, values: list[Tensor], batch: int) -> State:
-        """Values of a batch as a state, a tensor or several with samples first."""
+        """Values of a batch as a state: a tensor or a tuple of tensors with samples first."""
         rows = tuple(y.rows(v, batch) for v, y in zip(values, self._state, strict=True))
         return rows[0] if len(rows) == 1 else rows
 
@@ -183,29 +191,28 @@ class _TracedLoop(Loop):
         rows = [state] if isinstance(state, Tensor) else state
         return [layout.value(t) for t, layout in zip(rows, self._state, strict=True)]
 
-    def _for(self, inputs: tuple[Any, ...], batch: int) -> Segments:
-        """The programs for a batch size."""
+    def _segments_for(self, inputs: tuple[Any, ...], batch: int) -> Segments:
         if not self.fixed_batch:
             return self._segments[0]
         if batch not in self._segments:
             with evaluating(self.model), unrolled(self.model):
-                found = _repeats(self.model, trace(self.model, inputs, dynamic=False))[0]
-            if (found.period, found.count) != (self.repeats.period, self.repeats.count):
+                repeats = _repeats(self.model, trace(self.model, inputs, dynamic=False))[0]
+            if (repeats.period, repeats.count) != (self.repeats.period, self.repeats.count):
                 raise ValueError(
                     f"the loop changes with the batch size: for {batch} samples it has "
-                    f"{found.count} steps"
+                    f"{repeats.count} steps"
                 )
-            self._segments[batch] = Segments(found)
+            self._segments[batch] = Segments(repeats)
         return self._segments[batch]
 
-    def _once(self, inputs: tuple[Any, ...], batch: int) -> tuple[list[Any], list[Any]]:
-        """The values of a state after one iteration, and the context."""
-        segments = self._for(inputs, batch)
+    def _step_once(self, inputs: tuple[Any, ...], batch: int) -> tuple[list[Any], list[Any]]:
+        """The values of the state after one iteration, and the context."""
+        segments = self._segments_for(inputs, batch)
         values, shared = segments.begin(self.model, pytree.tree_leaves(inputs))
         return segments.step(values, shared, 0), shared
 
     def _last_step(self, inputs: tuple[Any, ...], steps: int) -> int | None:
-        """How many steps step embeddings allow; ``None`` if they go on."""
+        """The number of iterations that step embeddings allow; ``None`` without a limit."""
         state, context = self.begin(*inputs)
 
         def fails(n: int) -> bool:
@@ -220,15 +227,15 @@ class _TracedLoop(Loop):
 
 
 def resized(inputs: tuple[Any, ...], batch: int, size: int) -> tuple[Any, ...]:
-    """The first samples of a batch, or more by beginning again."""
+    """A batch cut or repeated to another number of samples."""
     return rows_of_inputs(inputs, torch.arange(size) % batch)
 
 
-def _repeats(model: Module, traced: Trace) -> list[Repeats]:
-    found = find_repeats(traced)
-    if not found:
+def _repeats(model: Module, traced: OperationTrace) -> list[Repeats]:
+    repeats = find_repeats(traced)
+    if not repeats:
         raise ValueError(_no_loop(model))
-    return found
+    return repeats
 
 
 def _no_loop(model: Module) -> str:
@@ -239,9 +246,9 @@ def _no_loop(model: Module) -> str:
     )
 
 
-def _check_like(inputs: tuple[Any, ...], others: tuple[Any, ...]) -> None:
+def _check_like(inputs: tuple[Any, ...], traced: tuple[Any, ...]) -> None:
     """Refuse inputs that differ from the traced ones in more than the number of samples."""
-    leaves, like = pytree.tree_leaves(inputs), pytree.tree_leaves(others)
+    leaves, like = pytree.tree_leaves(inputs), pytree.tree_leaves(traced)
     fits = len(leaves) == len(like)
     for one, other in zip(leaves, like, strict=False):
         if isinstance(one, Tensor) and isinstance(other, Tensor):
@@ -257,42 +264,42 @@ def _check_like(inputs: tuple[Any, ...], others: tuple[Any, ...]) -> None:
 
 
 def _differences(loop: Loop, model: Module, inputs: tuple[Any, ...]) -> dict[int, str]:
-    """How a replayed loop differs from the model, by batch size."""
+    """Differences between a replayed loop and the model, in words by batch size."""
     batch = batch_of(inputs)
-    found: dict[int, str] = {}
+    differences: dict[int, str] = {}
     with torch.no_grad():
-        for size in (batch, batch + 1, max(batch - 1, 1)):
-            some = resized(inputs, batch, size)
+        for size in (batch, batch + 1, batch - 1):
+            samples = resized(inputs, batch, size)
             try:
                 with torch.random.fork_rng():
                     torch.manual_seed(0)
-                    expected = pytree.tree_leaves(model(*some))
+                    expected = pytree.tree_leaves(model(*samples))
                     torch.manual_seed(0)
-                    got = pytree.tree_leaves(loop.run(*some))
+                    got = pytree.tree_leaves(loop.run(*samples))
             except Exception as error:  # a program for one batch can fail in any way for another
-                found[size] = f"it raises {type(error).__name__}"
+                differences[size] = f"it raises {type(error).__name__}"
                 continue
             pairs = zip(got, expected, strict=True)
             off = max((_distance(a, b) for a, b in pairs if isinstance(b, Tensor)), default=0.0)
             if off > 1:
-                found[size] = "the output differs from the model's"
-    return found
+                differences[size] = "the output differs from the model's"
+    return differences
 
 
-def mixes(loop: Loop, inputs: tuple[Any, ...]) -> bool:
-    """Whether some samples of a batch have other states without the rest of it."""
+def couples_samples(loop: Loop, inputs: tuple[Any, ...]) -> bool:
+    """Whether some samples of a batch have other states in a smaller batch."""
     state, context = loop.begin(*inputs)
     batch = len(pytree.tree_leaves(state)[0])
     rows = torch.randperm(batch, generator=torch.Generator().manual_seed(0))[: batch // 2 + 1]
     rows = rows[: max(1, batch - 1)].to(pytree.tree_leaves(state)[0].device)
     again = torch.arange(batch if loop.fixed_batch else len(rows), device=rows.device) % len(rows)
-    some, other = loop.select(state, context, rows[again])
-    for n in range(min(_FEW, loop.steps or _FEW)):
-        state, some = loop.step(state, context, n), loop.step(some, other, n)
-    several = [(state, some), (loop.head(state, context), loop.head(some, other))]
+    part, part_context = loop.select(state, context, rows[again])
+    for n in range(min(3, loop.steps or 3)):  # a few iterations show a dependence
+        state, part = loop.step(state, context, n), loop.step(part, part_context, n)
+    pairs = [(state, part), (loop.head(state, context), loop.head(part, part_context))]
     return any(
         _distance(a[rows], b[: len(rows)]) > 1
-        for whole, part in several
+        for whole, part in pairs
         for a, b in zip(pytree.tree_leaves(whole), pytree.tree_leaves(part), strict=True)
         if isinstance(a, Tensor) and a.dim() and len(a) == batch
     )

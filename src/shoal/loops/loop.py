@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from operator import is_
 from typing import Any, Protocol
 
 import torch
@@ -13,14 +14,14 @@ from shoal.core.torch_compat import pytree
 
 State = Any  # a tensor, or a tree of tensors, whose first dimension counts samples
 Output = Any  # likewise
-Memory = Any  # likewise: what a stop rule keeps of each sample
+Memory = Any  # likewise: the values that a stop rule keeps for each sample
 
 
 class StopRule(Protocol):
     """A rule that stops samples one by one; trees of tensors with one entry per sample."""
 
     def begin(self, output: Output, state: State) -> Memory:
-        """Return what the rule remembers of the first iteration."""
+        """Return the rule's memory after the first iteration."""
 
     def update(self, memory: Memory, output: Output, state: State, n: int) -> tuple[Memory, Tensor]:
         """Return the memory after iteration ``n`` (2, 3, ...), and which samples stop there."""
@@ -55,7 +56,7 @@ class Loop:
     """
 
     max_steps: int | None = None
-    fixed_batch = False  # whether `select` must return as many samples as there were
+    fixed_batch = False  # whether `select` must keep the number of samples
     solves = False
     note = ""
 
@@ -86,14 +87,14 @@ class Loop:
     @property
     def modules(self) -> tuple[Module, ...]:
         """The modules whose parameters the loop depends on."""
-        several: dict[int, Module] = {}
+        modules: dict[int, Module] = {}
         for f in (self._cell, self._head, self._z0 if callable(self._z0) else None):
             while isinstance(f, partial):
                 f = f.func
             module = f if isinstance(f, Module) else getattr(f, "__self__", None)
             if isinstance(module, Module):
-                several[id(module)] = module
-        return tuple(several.values())
+                modules[id(module)] = module
+        return tuple(modules.values())
 
     def begin(self, *inputs: Any) -> tuple[State, Any]:
         """Return the first state, and the context of all iterations.
@@ -101,15 +102,11 @@ class Loop:
         Args:
             inputs: The model's inputs; by default the loop's own batch.
         """
-        if inputs and not self.dynamic and not _same(inputs, self.inputs):
-            raise ValueError(
-                "inputs must be the batch for which the loop was made"
-                + (
-                    f": {self.note}"
-                    if self.note
-                    else "; for other batches, pass z0 as a function of the inputs"
-                )
-            )
+        same = len(inputs) == len(self.inputs) and all(map(is_, inputs, self.inputs))
+        if inputs and not self.dynamic and not same:
+            hint = "; for other batches, pass z0 as a function of the inputs"
+            hint = f": {self.note}" if self.note else hint
+            raise ValueError(f"inputs must be the batch for which the loop was made{hint}")
         return self._begin(*(inputs or self.inputs))
 
     def step(self, state: State, context: Any, n: int) -> State:
@@ -141,20 +138,20 @@ class Loop:
 
     def _select(self, context: Any, rows: Tensor) -> Any:
         inputs, count = context
-        taken = pytree.tree_map_only(
+        selection = pytree.tree_map_only(
             Tensor, lambda t: t[rows] if t.dim() and len(t) == count else t, inputs
         )
-        return taken, len(rows)
+        return selection, len(rows)
 
     def as_cell(self, context: Any) -> tuple[Callable[..., State], list[Tensor]]:
         """Return a step as a function of the state and tensors, and the tensors of a context."""
 
         def cell(state: State, *tensors: Tensor) -> State:
-            others = iter(tensors)
-            changed = pytree.tree_map_only(
-                Tensor, lambda t: next(others) if t.is_floating_point() else t, context
+            replacements = iter(tensors)
+            replaced = pytree.tree_map_only(
+                Tensor, lambda t: next(replacements) if t.is_floating_point() else t, context
             )
-            return self._step(state, changed, 0)
+            return self._step(state, replaced, 0)
 
         leaves = pytree.tree_leaves(context)
         return cell, [t for t in leaves if isinstance(t, Tensor) and t.is_floating_point()]
@@ -169,8 +166,8 @@ class Loop:
 
     def trajectory(self, *inputs: Any, steps: int | None = None) -> Iterator[tuple[State, Output]]:
         """Iterate over the states and the outputs after 1, 2, ... iterations."""
-        several = self._states(inputs, self._count(steps))
-        return ((state, self.head(state, context)) for state, context in several)
+        states = self._states(inputs, self._count(steps))
+        return ((state, self.head(state, context)) for state, context in states)
 
     def _states(self, inputs: tuple[Any, ...], steps: int) -> Iterator[tuple[State, Any]]:
         state, context = self.begin(*inputs)
@@ -191,7 +188,7 @@ class Loop:
             inputs: The model's inputs; by default the loop's own batch.
             steps: Number of iterations; if ``None``, the full count of the rule, or as many as
                 the model runs.
-            until: A rule that stops samples earlier. Each sample's output is that of its own last
+            until: A rule that stops samples earlier. Each sample's output is from its own last
                 iteration. Stopped samples are left out of the computation, unless samples are
                 coupled.
             counts: Whether to return the output and the iterations of each sample.
@@ -218,7 +215,6 @@ class Loop:
         return (stopping.output, stopping.iterations) if counts else stopping.output
 
     def _count(self, steps: int | None) -> int:
-        """The number of iterations to run."""
         if steps is not None:
             return integer("steps", steps, at_least=1)
         if self.steps is None:
@@ -243,7 +239,7 @@ class Stopping:
         self.rule, self.steps, self.n = rule, steps, 0
 
     def __call__(self, output: Output, state: State) -> bool:
-        """Take note of the next iteration, of all samples; return whether all have stopped."""
+        """Apply the rule to the next iteration of all samples; return whether all have stopped."""
         self.n += 1
         self._last = output
         if self.n == 1:
@@ -259,24 +255,24 @@ class Stopping:
         self.iterations[self._rows[self._running]] = self.n
         ends = (stop & self._running).nonzero()[:, 0]
         if len(ends):
-            self._output = self._with(ends)
+            self._output = self._updated_output(ends)
         self._running = self._running & ~stop
         return not bool(self._running.any())
 
     @property
     def output(self) -> Output:
         """The output of each sample where it stopped, or the last one."""
-        return self._with(self._running.nonzero()[:, 0])
+        return self._updated_output(self._running.nonzero()[:, 0])
 
     def leave_out(self) -> Tensor:
-        """Forget samples that have stopped; return the places of the others among the last."""
+        """Drop the samples that have stopped; return the places of the running ones."""
         rows = self._running.nonzero()[:, 0]
         self._rows, self._running = self._rows[rows], self._running[rows]
         self._memory, self._last = _take(self._memory, rows), None
         return rows
 
-    def _with(self, rows: Tensor) -> Output:
-        """The outputs, with the last iteration's for some samples."""
+    def _updated_output(self, rows: Tensor) -> Output:
+        """The output, with rows of the last iteration replaced."""
         if not len(rows):
             return self._output
         places = self._rows[rows]
@@ -302,11 +298,6 @@ class LoopModule(Module):
     def forward(self, *inputs: Any) -> Any:
         """Return the model's output."""
         return self.loop.run(*inputs, steps=self.steps, until=self.rule)
-
-
-def _same(inputs: tuple[Any, ...], others: tuple[Any, ...]) -> bool:
-    """Whether inputs are the same objects."""
-    return len(inputs) == len(others) and all(map(lambda a, b: a is b, inputs, others))
 
 
 def _take(tree: Any, rows: Tensor) -> Any:

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor, fx
 
-from shoal.loops.trace import Trace, schema_name
+from shoal.loops.trace import OperationTrace, schema_name
 
-_ANY_TENSOR = {  # operations in which a parameter may stand for a state, by name
+_ANY_TENSOR = {  # operations in which a parameter may stand for a state
     *("aten::add", "aten::sub", "aten::mul", "aten::div", "aten::cat", "aten::where"),
     *("aten::lerp", "aten::expand", "aten::unsqueeze", "aten::stack", "aten::sum", "aten::copy"),
 }
@@ -52,12 +52,12 @@ Argument = Inner | Previous | Fixed | Stepped
 class Repeats:
     """A run of repeats that follow from one another."""
 
-    trace: Trace
+    trace: OperationTrace
     start: int  # number of the first operation
     period: int  # operations in a repeat
     count: int
-    arguments: tuple[tuple[Argument, ...], ...]  # of each operation of a repeat, flattened
-    state: tuple[Previous, ...]  # what passes from repeat to repeat, and to the output
+    arguments: tuple[tuple[Argument, ...], ...]  # arguments of each operation, flattened
+    state: tuple[Previous, ...]  # values that pass from repeat to repeat, and to the output
 
     @property
     def stop(self) -> int:
@@ -72,7 +72,7 @@ class Repeats:
     @property
     def all_arguments(self) -> Iterator[Argument]:
         """The arguments of all operations of a repeat."""
-        return (argument for several in self.arguments for argument in several)
+        return (argument for arguments in self.arguments for argument in arguments)
 
     @property
     def parameters(self) -> set[str]:
@@ -83,7 +83,7 @@ class Repeats:
 
     @property
     def uses_outside(self) -> int:
-        """How often operations before and after the loop use all of its parameters once more."""
+        """How often the operations before and after the loop use all of its parameters."""
 
         def uses(nodes: Sequence[fx.Node]) -> Counter[str | None]:
             leaves = (leaf for node in nodes for leaf in self.trace.arguments(node)[0])
@@ -94,16 +94,16 @@ class Repeats:
         return min((outside[name] // inside[name] for name in self.parameters), default=0)
 
 
-def find_repeats(trace: Trace) -> list[Repeats]:
+def find_repeats(trace: OperationTrace) -> list[Repeats]:
     """The runs of repeats in a trace that do not overlap, the longest first."""
-    found: list[Repeats] = []
+    repeats: list[Repeats] = []
     labels = [_labels(trace, exact=True), _labels(trace, exact=False)]
     runs = [(*run, exact) for exact in (True, False) for run in _runs(labels[not exact])]
     runs.sort(key=lambda run: (-run[2] * (_EXACT if run[3] else 1.0), run[1]))
     tried = 0
     for first, period, covered, _ in runs:
         start, stop = first, first + covered
-        for one in found:  # a run shares no operations with those before it
+        for one in repeats:  # a run shares no operations with those before it
             if start < one.stop and one.start < stop:
                 before = one.start - start > stop - one.stop
                 start, stop = (start, one.start) if before else (one.stop, stop)
@@ -112,15 +112,15 @@ def find_repeats(trace: Trace) -> list[Repeats]:
         tried += 1
         best = _best_cut(trace, start, period, stop - start)
         if best is not None:
-            found.append(best)
+            repeats.append(best)
         if tried == _TRIED:
             break
-    return sorted(found, key=lambda one: -one.period * one.count)
+    return sorted(repeats, key=lambda one: -one.period * one.count)
 
 
-def _labels(trace: Trace, *, exact: bool) -> np.ndarray[Any, np.dtype[np.int64]]:
+def _labels(trace: OperationTrace, *, exact: bool) -> np.ndarray[Any, np.dtype[np.int64]]:
     """A number for each operation, the same for repeats; ``exact``: numbers in arguments count."""
-    known: dict[Any, int] = {}
+    numbers: dict[Any, int] = {}
     labels = []
     for node in trace.nodes:
         leaves, tree = trace.arguments(node)
@@ -128,13 +128,13 @@ def _labels(trace: Trace, *, exact: bool) -> np.ndarray[Any, np.dtype[np.int64]]
         parts: list[Any] = [str(node.target), str(tree)]
         for place, leaf in enumerate(leaves):
             if isinstance(leaf, fx.Node):
-                anything = name in _ANY_TENSOR or (not place and name in _FIRST_TENSOR)
-                parts.append(None if anything else trace.tensors.get(leaf.name))
+                any_tensor = name in _ANY_TENSOR or (not place and name in _FIRST_TENSOR)
+                parts.append(None if any_tensor else trace.tensors.get(leaf.name))
             elif isinstance(leaf, int | float) and not isinstance(leaf, bool) and not exact:
                 parts.append(type(leaf).__name__)
             else:
                 parts.append(repr(leaf))
-        labels.append(known.setdefault(tuple(parts), len(known)))
+        labels.append(numbers.setdefault(tuple(parts), len(numbers)))
     return np.array(labels, dtype=np.int64)
 
 
@@ -148,31 +148,31 @@ def _runs(labels: np.ndarray[Any, np.dtype[np.int64]]) -> Iterator[tuple[int, in
                 yield first, period, last - first + period
 
 
-def _best_cut(trace: Trace, start: int, period: int, covered: int) -> Repeats | None:
-    """The repeats of a run that are the most, and between which the fewest numbers pass."""
-    found: list[tuple[int, int, int, Repeats]] = []
+def _best_cut(trace: OperationTrace, start: int, period: int, covered: int) -> Repeats | None:
+    """The largest number of repeats in a run, with the smallest state."""
+    cuts: list[tuple[int, int, int, Repeats]] = []
     for shift in range(min(period, covered - 2 * period + 1)):
         count = (covered - shift) // period
-        if found and count < -found[0][0]:
+        if cuts and count < -cuts[0][0]:
             break
         repeats = _align(trace, start + shift, period, count)
         if repeats is not None:
-            found.append((-count, _numbers(repeats), -shift, repeats))
-    return min(found, key=lambda one: one[:3])[3] if found else None
+            cuts.append((-count, _state_size(repeats), -shift, repeats))
+    return min(cuts, key=lambda cut: cut[:3])[3] if cuts else None
 
 
-def _align(trace: Trace, start: int, period: int, count: int) -> Repeats | None:
+def _align(trace: OperationTrace, start: int, period: int, count: int) -> Repeats | None:
     """Repeats that begin at an operation, if each follows from the one before it."""
     nodes = trace.nodes[start : start + period * count]
     place = {node: divmod(index, period) for index, node in enumerate(nodes)}
     arguments: list[tuple[Argument, ...]] = []
     for index in range(period):
-        several = [trace.arguments(node)[0] for node in nodes[index::period]]
-        kinds = [_argument(values, place, trace) for values in zip(*several, strict=True)]
+        leaves = [trace.arguments(node)[0] for node in nodes[index::period]]
+        kinds = [_argument(values, place, trace) for values in zip(*leaves, strict=True)]
         if None in kinds:
             return None
         arguments.append(tuple(kind for kind in kinds if kind is not None))
-    state = {a: None for several in arguments for a in several if isinstance(a, Previous)}
+    state = {a: None for kinds in arguments for a in kinds if isinstance(a, Previous)}
     for one in list(state):  # older values pass through younger ones
         while len(one.first) > 1:
             one = Previous(one.place, one.first[1:])
@@ -190,7 +190,7 @@ def _align(trace: Trace, start: int, period: int, count: int) -> Repeats | None:
 
 
 def _argument(
-    values: Sequence[Any], place: dict[fx.Node, tuple[int, int]], trace: Trace
+    values: Sequence[Any], place: dict[fx.Node, tuple[int, int]], trace: OperationTrace
 ) -> Argument | None:
     """One argument of an operation over all repeats; ``None`` if it follows no rule."""
     inside = [place.get(value) if isinstance(value, fx.Node) else None for value in values]
@@ -200,9 +200,9 @@ def _argument(
     before = next((i for i, at in enumerate(inside) if at is not None), len(values))
     first = tuple(values[:before])
     if before < len(values):
-        rest = {(repeat - at[0], at[1]) for repeat, at in enumerate(inside) if at is not None}
-        regular = len(rest) == 1 and None not in inside[before:]
-        ((age, index),) = rest if regular else {(0, 0)}
+        ages = {(repeat - at[0], at[1]) for repeat, at in enumerate(inside) if at is not None}
+        regular = len(ages) == 1 and None not in inside[before:]
+        ((age, index),) = ages if regular else {(0, 0)}
         nodes = all(isinstance(value, fx.Node) for value in first)
         return Previous(index, first) if regular and age == before and nodes else None
     if all(type(value) is type(values[0]) and value == values[0] for value in values):
@@ -220,7 +220,7 @@ def _argument(
 
 
 def _used_after(
-    trace: Trace, stop: int, place: dict[fx.Node, tuple[int, int]]
+    trace: OperationTrace, stop: int, place: dict[fx.Node, tuple[int, int]]
 ) -> set[tuple[int, int]]:
     """Places of values that are used after the loop: repeat and operation."""
     used = [leaf for node in trace.nodes[stop:] for leaf in trace.arguments(node)[0]]
@@ -236,18 +236,15 @@ def _is_loop(repeats: Repeats) -> bool:
         for a in repeats.all_arguments
     )  # fmt: skip
     reached: set[int] = set()
-    for index, several in enumerate(repeats.arguments):
+    for index, arguments in enumerate(repeats.arguments):
         if any(isinstance(a, Previous) or (isinstance(a, Inner) and a.place in reached)
-               for a in several):  # fmt: skip
+               for a in arguments):  # fmt: skip
             reached.add(index)
     return shared and any(one.place in reached and one.first[0] is not None
                           for one in repeats.state)  # fmt: skip
 
 
-def _numbers(repeats: Repeats) -> int:
-    """How many numbers pass from repeat to repeat, for the batch that was traced."""
-    total = 0
-    for one in repeats.state:
-        value = repeats.body[one.place].meta.get("val")
-        total += int(value.numel()) if isinstance(value, Tensor) else 1
-    return total
+def _state_size(repeats: Repeats) -> int:
+    """The number of entries of the state, for the traced batch."""
+    values = [repeats.body[one.place].meta.get("val") for one in repeats.state]
+    return sum(int(value.numel()) if isinstance(value, Tensor) else 1 for value in values)

@@ -1,6 +1,6 @@
 """A traced loop as three functions: what comes before it, one repeat, and what comes after."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,8 +9,8 @@ from torch import Tensor, fx, nn
 from torch.nn import Module
 
 from shoal.core.torch_compat import pytree
-from shoal.loops.repeats import Argument, Fixed, Inner, Previous, Repeats, Stepped
-from shoal.loops.trace import Trace, is_random
+from shoal.loops.repeats import Fixed, Inner, Previous, Repeats, Stepped
+from shoal.loops.trace import OperationTrace, is_random
 
 
 class Segments:
@@ -20,8 +20,7 @@ class Segments:
         self.repeats, trace = repeats, repeats.trace
         before, after = trace.nodes[: repeats.start], trace.nodes[repeats.stop :]
         loop = trace.nodes[repeats.start : repeats.stop]
-        self.random = any(map(is_random, repeats.body))  # whether a repeat draws random numbers
-        # values that change from repeat to repeat
+        self.random = any(map(is_random, repeats.body))
         self.steps = [a for a in dict.fromkeys(repeats.all_arguments) if isinstance(a, Stepped)]
         fixed = [a.value for a in repeats.all_arguments if isinstance(a, Fixed)]
         fixed += [value for one in self.steps for value in one.values]
@@ -34,26 +33,37 @@ class Segments:
         self._tensors = trace.placeholders
         starts = [one.first[0] for one in repeats.state]
         self._begin = _program(
-            trace, before, [*trace.inputs, *self._tensors], [*starts, *self.shared], {}
-        )
-        kinds = dict(zip(repeats.body, repeats.arguments, strict=True))
+            trace, before, [*trace.inputs, *self._tensors], [*starts, *self.shared],
+            lambda node: trace.arguments(node)[0],
+        )  # fmt: skip
+        body, arguments = repeats.body, dict(zip(repeats.body, repeats.arguments, strict=True))
         self._body = _program(
-            trace, repeats.body, [*self.shared, *self.steps, *repeats.state],
-            [_after(repeats, one) for one in repeats.state],
-            lambda node, _: [_key(argument, repeats) for argument in kinds[node]],
+            trace, body, [*self.shared, *self.steps, *repeats.state],
+            [body[one.place] if len(one.first) == 1 else Previous(one.place, one.first[1:])
+             for one in repeats.state],
+            lambda node: [
+                body[a.place] if isinstance(a, Inner) else a.value if isinstance(a, Fixed) else a
+                for a in arguments[node]
+            ],
         )  # fmt: skip
         final = {one.place: one for one in reversed(repeats.state) if len(one.first) == 1}
         last = {node: final.get(i) for i, node in enumerate(loop[-repeats.period :])}
+
+        def as_state(value: Any) -> Any:
+            return last.get(value, value) if isinstance(value, fx.Node) else value
+
         self._head = _program(
-            trace, after, [*self.shared, *repeats.state], map(trace.source, trace.outputs), last
-        )
+            trace, after, [*self.shared, *repeats.state],
+            [as_state(trace.source(value)) for value in trace.outputs],
+            lambda node: map(as_state, trace.arguments(node)[0]),
+        )  # fmt: skip
 
     def begin(self, model: Module, inputs: list[Any]) -> tuple[list[Any], list[Any]]:
         """Return the first values of the state, and the context."""
         tensors = [self.repeats.trace.tensor(node, model) for node in self._tensors]
-        found = self._begin(*inputs, *tensors)
+        values = self._begin(*inputs, *tensors)
         count = len(self.repeats.state)
-        return list(found[:count]), list(found[count:])
+        return list(values[:count]), list(values[count:])
 
     def step(self, state: list[Any], context: list[Any], n: int) -> list[Any]:
         """Return the next values of the state."""
@@ -67,7 +77,7 @@ class Segments:
 
     @property
     def limited(self) -> bool:
-        """Whether a value that changes is known for the repeats of the trace alone."""
+        """Whether a value that changes cannot be continued beyond the traced repeats."""
         return not all(_is_progression(one.values) for one in self.steps)
 
     def _at_step(self, values: tuple[Any, ...], n: int, context: list[Any]) -> Any:
@@ -78,46 +88,32 @@ class Segments:
         return context[self.shared.index(value)] if isinstance(value, fx.Node) else value
 
 
-def _key(argument: Argument, repeats: Repeats) -> Any:
-    """The key of an argument within a repeat."""
-    if isinstance(argument, Inner):
-        return repeats.body[argument.place]
-    return argument.value if isinstance(argument, Fixed) else argument
-
-
-def _after(repeats: Repeats, one: Previous) -> Any:
-    """Where a part of the next state comes from."""
-    return repeats.body[one.place] if len(one.first) == 1 else Previous(one.place, one.first[1:])
-
-
 def _program(
-    trace: Trace,
+    trace: OperationTrace,
     nodes: Iterable[fx.Node],
     inputs: Iterable[Any],
     outputs: Iterable[Any],
-    keys: Callable[[fx.Node, list[Any]], list[Any]] | Mapping[fx.Node, Any],
+    arguments: Callable[[fx.Node], Iterable[Any]],
 ) -> Module:
-    """Some operations as a function of values with the keys ``inputs``, for those of ``outputs``.
+    """A module that computes ``outputs`` from ``inputs`` by some operations.
 
-    ``keys`` returns the keys of an operation's arguments, or has keys that stand for other nodes.
+    Values are named by keys: nodes, and previous and stepped values. ``arguments`` returns the
+    keys and constants that an operation is called with.
     """
     graph = fx.Graph()
-    made: dict[Any, Any] = {}
+    values: dict[Any, Any] = {}
 
     def value(key: Any) -> Any:
-        if isinstance(keys, Mapping) and isinstance(key, fx.Node):
-            key = keys.get(key, key)
-        return made[key] if isinstance(key, fx.Node | Previous | Stepped) else key
+        return values[key] if isinstance(key, fx.Node | Previous | Stepped) else key
 
     for index, key in enumerate(inputs):
-        made[key] = graph.placeholder(f"input_{index}")
+        values[key] = graph.placeholder(f"input_{index}")
     for node in nodes:
-        leaves, tree = trace.arguments(node)
-        found = leaves if isinstance(keys, Mapping) else keys(node, leaves)
-        args, kwargs = pytree.tree_unflatten([value(key) for key in found], tree)
+        _, tree = trace.arguments(node)
+        args, kwargs = pytree.tree_unflatten(list(map(value, arguments(node))), tree)
         assert callable(node.target)
-        made[node] = graph.call_function(node.target, args, kwargs)
-        made[node].meta["random"] = is_random(node)
+        values[node] = graph.call_function(node.target, args, kwargs)
+        values[node].meta["random"] = is_random(node)
     graph.output(tuple(value(key) for key in outputs))
     graph.eliminate_dead_code(lambda node: node.op != "call_function" or node.meta["random"])
     return fx.GraphModule(nn.Module(), graph)
@@ -134,16 +130,16 @@ def _is_progression(values: tuple[Any, ...]) -> bool:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the samples are in a value, by its sizes for two batches."""
+    """The place of the samples in a value, by its sizes for two batches."""
 
     dim: int | None  # dimension that grows with the batch
     factor: int  # entries of this dimension for each sample; zero for a value without samples
-    coupled: bool  # whether several dimensions grow, as of a matrix of pairs of samples
+    coupled: bool  # whether several dimensions grow, such as in a matrix of pairs of samples
     shape: tuple[int, ...]  # all sizes, for one sample
 
     @classmethod
-    def of(cls, first: Any, second: Any, batches: tuple[int, int]) -> "Layout":
-        """The layout of a value that is known for two batch sizes."""
+    def from_values(cls, first: Any, second: Any, batches: tuple[int, int]) -> "Layout":
+        """The layout of a value, from its instances for two batch sizes."""
         if not isinstance(first, Tensor):
             grows = isinstance(first, int) and first != second
             factor = first // batches[0] if grows else 0
@@ -174,10 +170,10 @@ class Layout:
         """The value of rows, one for each sample."""
         if self.dim is None:
             return rows[0]
-        found = rows.movedim(0, self.dim) if self.dim else rows
-        return found if self.factor == 1 else found.flatten(self.dim, self.dim + 1)
+        value = rows.movedim(0, self.dim) if self.dim else rows
+        return value if self.factor == 1 else value.flatten(self.dim, self.dim + 1)
 
-    def taken(self, value: Any, rows: Tensor, batch: int) -> Any:
+    def select(self, value: Any, rows: Tensor, batch: int) -> Any:
         """The value for some samples."""
         if not isinstance(value, Tensor):
             return self.factor * len(rows) if self.factor else value

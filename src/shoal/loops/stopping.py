@@ -1,4 +1,4 @@
-"""A rule that stops each sample of a loop when its decisions will not change any more."""
+"""A rule that stops each sample of a loop once its decisions are final."""
 
 import json
 import math
@@ -23,9 +23,9 @@ from shoal.networks.modules import evaluating
 _CHOOSE, _CALIBRATE = 0.2, 0.7  # shares of the samples; savings are measured on the rest
 _THRESHOLDS = 100
 _BLOCK = 256  # samples that are run at once
-_TRACED = 32  # samples that a loop is looked for with
+_TRACED = 32  # samples of a trace
 _FORMAT = "shoal stop rule 1"
-_WORDS = {  # what each signal measures; the smaller, the more settled the sample is
+_WORDS = {  # meaning of each signal; smaller signals mean more settled samples
     "output": "largest change of a decision's probabilities",
     "state": "change of the state, scaled to length one",
     "margin": "distance of the least margin of a decision from one",
@@ -44,13 +44,13 @@ class CalibratedRule:
         threshold: A sample stops when its signal is at most this; minus infinity: never.
         decisions: How an output is read as decisions.
         steps: The full count, where all samples stop.
-        risk: Largest share of new samples with a changed decision, or with labels a lost one.
+        risk: Largest share of new samples with a changed decision, or a lost one given labels.
         confidence: Probability, over the samples that calibrate, that the risk is kept.
         calibrated_on: Number of samples that the threshold was calibrated with.
-        savings: Share of the iterations that is saved, on held-out samples.
+        savings: Saved share of the iterations on held-out samples.
         changed: Share of the held-out samples with a changed, or a lost, decision.
         measured_on: Number of held-out samples.
-        labeled: Whether labels were given: then a decision is lost if it is right after the full
+        labeled: Whether labels were given. A decision is then lost if it is correct after the full
             count and wrong where the sample stops.
     """
 
@@ -67,7 +67,7 @@ class CalibratedRule:
     labeled: bool
 
     def begin(self, output: Output, state: State) -> Memory:
-        """Return what the rule remembers of the first iteration."""
+        """Return the rule's memory after the first iteration."""
         return self._signals.begin(output, state)
 
     def update(self, memory: Memory, output: Output, state: State, n: int) -> tuple[Memory, Tensor]:
@@ -100,13 +100,13 @@ class CalibratedRule:
         """Return a rule that was saved."""
         try:
             values = json.loads(as_path("path", path).read_text(encoding="utf-8"))
-            known = values.pop("format") == _FORMAT
+            valid = values.pop("format") == _FORMAT
             threshold = -math.inf if values["threshold"] is None else values["threshold"]
             decisions = Decisions(**values["decisions"])
             rule = cls(**{**values, "threshold": threshold, "decisions": decisions})
         except (ValueError, KeyError, TypeError, AttributeError):
-            known = False
-        if not known:
+            valid = False
+        if not valid:
             raise ValueError(f"path must be a file of rule.save, got {path}")
         return rule
 
@@ -147,7 +147,7 @@ def stop_rule(
     """Calibrate a rule that stops each sample of a loop early, with a bounded risk.
 
     A sample stops when a signal of its change falls to a threshold. The rule promises, with the
-    stated confidence, that at most a share ``risk`` of new samples have any decision that differs
+    stated confidence, that at most a share ``risk`` of new samples has a decision that differs
     from the one after the full count. No labels are needed. With labels, the risk is the share of
     samples that lose a correct decision. All tokens of a sample count together, as they depend on
     one another.
@@ -202,7 +202,7 @@ def stop_rule(
     check_loop(loop)
     if isinstance(y, Tensor) and y.dim() and len(y) == batch_of(inputs):
         labeled = (y.reshape(len(y), -1) != IGNORED).any(1).nonzero()[:, 0]
-        if len(labeled):  # samples without labels say nothing about the risk
+        if len(labeled):  # the risk needs labels
             inputs, y = rows_of_inputs(inputs, labeled), y[labeled]
     few = first_samples(inputs, _BLOCK)
     with evaluating(nn.ModuleList(loop.modules)), torch.no_grad():
@@ -239,7 +239,7 @@ def rule_for(
 
 
 def check_loop(loop: Loop) -> None:
-    """Refuse a loop of one batch alone, and samples that depend on one another."""
+    """Refuse a loop for a single batch, and coupled samples."""
     if not loop.dynamic:
         reason = loop.note or "pass z0 as a function of the inputs"
         raise ValueError(f"loop must run on batches other than its own: {reason}")
@@ -282,20 +282,20 @@ class Signals:
     def update(self, before: Memory, output: Output, state: State) -> tuple[Memory, Tensor]:
         """Return the memory after a further iteration, and the signals (samples, signals)."""
         now = self.begin(output, state)
-        found: dict[str, Callable[[], Tensor]] = {}
+        compute: dict[str, Callable[[], Tensor]] = {}
         if "state" in now:
-            found["state"] = lambda: (now["state"] - before["state"]).norm(dim=1)
+            compute["state"] = lambda: (now["state"] - before["state"]).norm(dim=1)
         if self._probabilities:
             margin = self._margin(now["probabilities"])
             change = now["probabilities"] - before["probabilities"]
             size = self._size(change)
-            found["output"] = lambda: size.amax(1)
-            found["margin"] = lambda: 1 - margin.amin(1)
-            found["ratio"] = lambda: (size / margin).nan_to_num(torch.inf, torch.inf).amax(1)
+            compute["output"] = lambda: size.amax(1)
+            compute["margin"] = lambda: 1 - margin.amin(1)
+            compute["ratio"] = lambda: (size / margin).nan_to_num(torch.inf, torch.inf).amax(1)
         if "change" in now:
             now["change"] = change
-            found["acceleration"] = lambda: self._size(change - before["change"]).amax(1)
-        return now, torch.stack([found[name]().double() for name in self.names], 1)
+            compute["acceleration"] = lambda: self._size(change - before["change"]).amax(1)
+        return now, torch.stack([compute[name]().double() for name in self.names], 1)
 
     def _read(self, output: Output) -> Tensor:
         """Probabilities of the decisions, or values in units of their spread."""
@@ -305,7 +305,7 @@ class Signals:
             return scores.softmax(-1)
         if self.decisions.kind == "sign":
             threshold = self.decisions.threshold
-            return scores if threshold else scores.sigmoid()  # which are probabilities already
+            return scores if threshold else scores.sigmoid()  # a threshold means probabilities
         return scores / self.decisions.scale
 
     def _size(self, change: Tensor) -> Tensor:
@@ -323,14 +323,14 @@ class Signals:
 
 
 class Record(NamedTuple):
-    """Signals of all iterations of all samples, and where stopping loses a decision."""
+    """Signals of all samples in all iterations, and the iterations that lose a decision."""
 
     signals: Tensor  # (samples, iterations 2 to N - 1, signals)
     lost: Tensor  # (samples, iterations 2 to N)
     names: tuple[str, ...]  # names of the signals
     decisions: Decisions
     steps: int  # the full count N
-    labeled: bool  # whether losses are those of right decisions
+    labeled: bool  # whether only correct decisions can be lost
 
 
 @torch.no_grad()
@@ -345,16 +345,16 @@ def record_of(
     measured, signals, lost = Signals(decisions), [], []
     with evaluating(nn.ModuleList(loop.modules)):
         for rows in torch.arange(batch_of(inputs)).split(_BLOCK):
-            found, decided = [], []
-            several = loop.trajectory(*rows_of_inputs(inputs, rows), steps=steps)
-            for n, (state, output) in enumerate(several, 1):
+            block, decided = [], []
+            trajectory = loop.trajectory(*rows_of_inputs(inputs, rows), steps=steps)
+            for n, (state, output) in enumerate(trajectory, 1):
                 if n == 1:
                     memory = measured.begin(output, state)
                     continue
                 decided.append(decisions(output))
                 if n < steps:
                     memory, now = measured.update(memory, output, state)
-                    found.append(now)
+                    block.append(now)
             last = decided[-1]
             check_decided(decisions, last, rows)
             if y is None:
@@ -363,7 +363,7 @@ def record_of(
                 labels = decisions.labels(y[rows.to(y.device)], last)
                 right = decisions.same(last, labels)
                 changed = [(right & ~decisions.same(one, labels)).any(1) for one in decided]
-            signals.append(torch.stack(found, 1).cpu())
+            signals.append(torch.stack(block, 1).cpu())
             lost.append(torch.stack(changed, 1).cpu())
     return Record(
         torch.cat(signals), torch.cat(lost), measured.names, decisions, steps, y is not None
@@ -382,7 +382,7 @@ def check_decided(decisions: Decisions, last: Tensor, rows: Tensor) -> None:
 
 
 def calibrated(record: Record, order: Tensor, risk: float, confidence: float) -> CalibratedRule:
-    """Calibrate a rule on recorded samples, which are split in the given order."""
+    """Calibrate a rule on recorded samples, split in the order of ``order``."""
     samples = len(order)
     choose, calibrate = int(_CHOOSE * samples), int(_CALIBRATE * samples)
     chosen, calibration = order[:choose], order[choose : choose + calibrate]
@@ -411,7 +411,7 @@ def calibrated(record: Record, order: Tensor, risk: float, confidence: float) ->
 def _accepted(
     record: Record, rows: Tensor, signal: int, thresholds: Tensor, test: Callable[[Tensor], bool]
 ) -> float:
-    """The last threshold before the first whose losses fail a test; minus infinity without one."""
+    """The last threshold before the first that fails a test; minus infinity without one."""
     accepted = -math.inf
     for threshold in thresholds.tolist():
         if not test(_stopped(record, rows, signal, threshold)[0]):
@@ -428,7 +428,7 @@ def _thresholds(signals: Tensor) -> Tensor:
 
 
 def _stopped(record: Record, rows: Tensor, signal: int, threshold: float) -> tuple[Tensor, Tensor]:
-    """Which samples are lost with a threshold, and after how many iterations each stops."""
+    """The samples lost with a threshold, and the iterations after which they stop."""
     below = record.signals[rows, :, signal] <= threshold
     place = torch.where(below.any(1), below.byte().argmax(1), below.shape[1])
     return record.lost[rows].gather(1, place[:, None])[:, 0], place + 2
@@ -439,7 +439,7 @@ def _savings(used: Tensor, steps: int) -> float:
 
 
 def _at_most(count: int, samples: int, share: float) -> float:
-    """The probability of at most so many successes in so many trials.
+    """The probability of at most ``count`` successes in ``samples`` trials.
 
     The bound of Clopper and Pearson is at most ``share`` if and only if this is at most one minus
     the confidence.

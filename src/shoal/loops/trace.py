@@ -15,32 +15,29 @@ from torch.nn import Module
 from shoal.core.torch_compat import pytree
 from shoal.equilibrium import Equilibrium
 
-_IDENTITIES = {  # operations that pass their first argument on
+_IDENTITIES = {  # operations that return their first argument
     *("aten::detach", "aten::detach_", "aten::alias", "aten::lift_fresh_copy"),
     *("aten::lift_fresh", "aten::lift"),
 }
 HINT = "pass the loop as shoal.Loop(cell, z0, *inputs, head=..., steps=...)"
-
-
-_REPEATS = 3  # iterations that are traced in place of a solve
 _TORCHDEQ = ("torchdeq.core", "DEQBase"), ("shoal.adapters.torchdeq", "DEQ")
 
 
 @dataclass(frozen=True, eq=False)
-class Trace:
+class OperationTrace:
     """The operations of one forward pass, in their order."""
 
-    nodes: tuple[fx.Node, ...]  # those that compute something
-    sources: dict[fx.Node, fx.Node]  # by an operation that passes a value on: the value
-    tensors: dict[str, str]  # by a placeholder's name: a parameter or buffer
-    constants: dict[str, Tensor]  # by a placeholder's name
+    nodes: tuple[fx.Node, ...]  # operations, without identities
+    sources: dict[fx.Node, fx.Node]  # arguments of identities
+    tensors: dict[str, str]  # parameters and buffers by the names of placeholders
+    constants: dict[str, Tensor]  # constant tensors by the names of placeholders
     inputs: tuple[fx.Node, ...]  # placeholders of the model's inputs, flattened
-    outputs: tuple[Any, ...]  # what the model returns, flattened: nodes and constants
+    outputs: tuple[Any, ...]  # nodes and constants that the model returns, flattened
     structure: Any  # tree of the outputs
-    dynamic: bool  # whether it holds for batches of any size
+    dynamic: bool  # whether the operations are valid for any batch size
 
     def source(self, value: Any) -> Any:
-        """The operation that computed a value; a constant is returned as it is."""
+        """The operation that computed a value; constants are returned unchanged."""
         while isinstance(value, fx.Node) and value in self.sources:
             value = self.sources[value]
         return value
@@ -57,8 +54,8 @@ class Trace:
         if node.name not in self.tensors:
             return self.constants[node.name]
         owner, _, name = self.tensors[node.name].rpartition(".")
-        found: Tensor = getattr(model.get_submodule(owner), name)
-        return found
+        tensor: Tensor = getattr(model.get_submodule(owner), name)
+        return tensor
 
     def arguments(self, node: fx.Node) -> tuple[list[Any], Any]:
         """The arguments of an operation, flattened, and their tree."""
@@ -79,19 +76,19 @@ def batch_of(inputs: tuple[Any, ...]) -> int:
 def rows_of_inputs(inputs: tuple[Any, ...], rows: Tensor) -> tuple[Any, ...]:
     """Some samples of a model's inputs."""
     samples = batch_of(inputs)
-    found: tuple[Any, ...] = pytree.tree_map_only(
+    selection: tuple[Any, ...] = pytree.tree_map_only(
         Tensor, lambda t: t[rows.to(t.device)] if t.dim() and len(t) == samples else t, inputs
     )
-    return found
+    return selection
 
 
 def first_samples(inputs: tuple[Any, ...], most: int) -> tuple[Any, ...]:
-    """At most so many samples of a model's inputs, from the first on."""
+    """The first samples of a model's inputs, ``most`` or fewer."""
     return rows_of_inputs(inputs, torch.arange(min(most, batch_of(inputs))))
 
 
-def trace(model: Module, inputs: tuple[Any, ...], *, dynamic: bool) -> Trace:
-    """Trace the forward pass of a model in evaluation mode, for one batch size or for all.
+def trace(model: Module, inputs: tuple[Any, ...], *, dynamic: bool) -> OperationTrace:
+    """OperationTrace the forward pass of a model in evaluation mode, for one batch size or for all.
 
     Raises:
         ValueError: If the model cannot be traced.
@@ -117,8 +114,7 @@ def trace(model: Module, inputs: tuple[Any, ...], *, dynamic: bool) -> Trace:
     return _read(program, dynamic=dynamic)
 
 
-def _read(program: Any, *, dynamic: bool) -> Trace:
-    """The trace of an exported program."""
+def _read(program: Any, *, dynamic: bool) -> OperationTrace:
     tensors, constants, inputs = {}, {}, []
     placeholders = [node for node in program.graph.nodes if node.op == "placeholder"]
     for node, spec in zip(placeholders, program.graph_signature.input_specs, strict=True):
@@ -134,10 +130,10 @@ def _read(program: Any, *, dynamic: bool) -> Trace:
     for node in program.graph.nodes:
         if node.op != "call_function" or _is_check(node):
             continue
-        known = all(one in sizes or one.op == "placeholder" for one in node.all_input_nodes)
+        from_sizes = all(n in sizes or n.op == "placeholder" for n in node.all_input_nodes)
         if _is_identity(node):
             sources[node] = node.args[0]
-        elif known and not isinstance(node.meta.get("val"), Tensor | tuple | list):
+        elif from_sizes and not isinstance(node.meta.get("val"), Tensor | tuple | list):
             sizes[node] = None  # a number that follows from the size of the batch
         else:
             nodes.append(node)
@@ -146,7 +142,7 @@ def _read(program: Any, *, dynamic: bool) -> Trace:
     pairs = zip(final.args[0], program.graph_signature.output_specs, strict=True)
     outputs = tuple(value for value, spec in pairs if spec.kind.name == "USER_OUTPUT")
     structure = program.call_spec.out_spec
-    return Trace(
+    return OperationTrace(
         *(tuple(nodes), sources, tensors, constants, tuple(inputs), outputs, structure),
         dynamic,
     )
@@ -182,7 +178,6 @@ def _mutates(node: fx.Node) -> bool:
 
 
 def _reason(model: Module, error: Exception) -> str:
-    """A traced model's failure in one line."""
     name, text = type(model).__name__, str(error)
     if "data-dependent" in text.lower() or "GuardOnDataDependent" in type(error).__name__:
         return (
@@ -207,57 +202,55 @@ def _quiet() -> Iterator[None]:
 
 
 def iterations_of(model: Module, inputs: tuple[Any, ...]) -> int | None:
-    """How many iterations a model's own solver makes; ``None`` if the model has no such layer."""
+    """The number of iterations of a model's own solver; ``None`` without one."""
     host: Any = _host(model)
     if host is None:
         return None
     forward, counts = host.forward, [1]
 
-    def noted(*arguments: Any, **named: Any) -> Any:
-        found = forward(*arguments, **named)
-        steps = found[1]["nstep"] if _is_torchdeq(host) else host.solution.steps
+    def count(*arguments: Any, **named: Any) -> Any:
+        result = forward(*arguments, **named)
+        steps = result[1]["nstep"] if _is_torchdeq(host) else host.solution.steps
         counts.append(int(torch.as_tensor(steps).max()))
-        return found
+        return result
 
-    with torch.no_grad(), _calling(host, noted):
+    with torch.no_grad(), _replace_forward(host, count):
         model(*inputs)
     return max(counts)
 
 
 @contextmanager
 def unrolled(model: Module) -> Iterator[None]:
-    """A context in which a layer that solves makes a few plain iterations instead."""
+    """A context in which a layer that solves makes three plain iterations instead."""
     host = _host(model)
 
-    def call(*arguments: Any, **named: Any) -> Any:
-        cell, state, finish = _call(host, arguments, named)
-        for _ in range(_REPEATS):
+    def iterate(*arguments: Any, **named: Any) -> Any:
+        cell, state, finish = _parse_call(host, arguments, named)
+        for _ in range(3):
             state = cell(state)
         return finish(state)
 
-    with nullcontext() if host is None else _calling(host, call):
+    with nullcontext() if host is None else _replace_forward(host, iterate):
         yield
 
 
-def _call(
+def _parse_call(
     host: Any, arguments: tuple[Any, ...], named: dict[str, Any]
 ) -> tuple[Callable[[Any], Any], Any, Callable[[Any], Any]]:
-    """The cell of a call, its first state, and what the layer returns for a state."""
+    """The cell of a call, its first state, and the layer's result as a function of a state."""
     if _is_torchdeq(host):
-        call = {**dict(zip(("func", "z_init"), arguments, strict=False)), **named}
-        function, start = call["func"], call["z_init"]
+        named = {**dict(zip(("func", "z_init"), arguments, strict=False)), **named}
+        function, start = named["func"], named["z_init"]
         if isinstance(start, list | tuple):
             return lambda z: list(function(*z)), list(start), lambda z: ([z], {})
         return function, start, lambda z: ([z], {})
-    given = list(arguments) or [named.pop("z0")]
-    start, inputs = given[0], given[1:]
+    start, *inputs = arguments or [named.pop("z0")]
     return lambda z: host.cell(z, *inputs, **named), start, lambda z: z
 
 
 def _host(model: Module) -> Module | None:
     """The layer of a model that solves for an equilibrium."""
-    every = model.modules()
-    hosts = [one for one in every if isinstance(one, Equilibrium) or _is_torchdeq(one)]
+    hosts = [m for m in model.modules() if isinstance(m, Equilibrium) or _is_torchdeq(m)]
     if len(hosts) > 1:
         raise ValueError(f"model must have exactly one equilibrium layer, got {len(hosts)}")
     return hosts[0] if hosts else None
@@ -268,12 +261,12 @@ def _is_torchdeq(module: object) -> bool:
 
 
 @contextmanager
-def _calling(host: Module, forward: Callable[..., Any]) -> Iterator[None]:
-    """A context in which a layer calls another function."""
-    before = dict(vars(host))
-    vars(host)["forward"] = forward
+def _replace_forward(host: Module, forward: Callable[..., Any]) -> Iterator[None]:
+    attributes = vars(host)
+    before = {"forward": attributes["forward"]} if "forward" in attributes else {}
+    attributes["forward"] = forward
     try:
         yield
     finally:
-        del vars(host)["forward"]
-        vars(host).update({k: v for k, v in before.items() if k == "forward"})
+        del attributes["forward"]
+        attributes.update(before)

@@ -1,29 +1,27 @@
-"""What an output does in the long run, how many iterations to run, and whether a loop matters."""
+"""Long-run behavior of an output, number of iterations to run, and whether a loop matters."""
 
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from shoal.loops.curve import LONGEST_PERIOD, Curve, Recording
+from shoal.loops.curve import LONGEST_PERIOD, Curve, RecordedRun
 
 Matters = Literal["yes", "no", "hurts", "unknown"]
 RunningOn = Literal["helps", "hurts", "changes nothing", "unknown"]
 
-_SMALL = 0.01  # path of the second half, over the spread of outputs, that counts as rest
+_SMALL = 0.01  # path of the second half, over the spread of outputs, that counts as convergence
 _SAME = 0.05  # distance of states a period apart, over a move
-_WINDOWS = 8
 _GROWS = 4.5  # ratio of the paths of two octaves: 2 for constant moves, 4 for quadratic growth
 _FALLS = 0.8  # the same ratio of a path that ends; 1 for logarithmic growth
 _FADES = 0.7  # ratio of the last and the first moves of a series that ends
 _STRAIGHT = 0.5  # share of a path that is covered between its ends
 _ALIKE = 0.99  # agreement that counts as the same decisions
-_SOLVED = 0.95  # share of samples, alike in all decisions, of a loop that does not matter
-_NEARLY = 0.9  # agreement with the long run, from which an unlabeled loop may be run to its rest
+_NEARLY = 0.9  # least agreement with the long run to run an unlabeled loop until it converges
 _WORST = -1e30  # quality of outputs that are not finite
 _FLAT = 0.25  # points of quality within which two counts are equally good
 _LOSS = 2.0  # points of quality that running on must lose to hurt
-_MOST = 100.0  # points of one sample that count as evidence, so that a few outliers hide nothing
+_MOST = 100.0  # largest weight of one sample in points, to limit outliers
 
 
 class Choice(NamedTuple):
@@ -34,13 +32,15 @@ class Choice(NamedTuple):
     running_on: RunningOn
 
 
-def choose_by_quality(curve: Curve, run: Recording, trained: int | None, counted: Tensor) -> Choice:
+def choose_by_quality(
+    curve: Curve, run: RecordedRun, trained: int | None, counted: Tensor
+) -> Choice:
     """Choose by the quality of the outputs of the samples that count."""
     quality, grid = _Qualities(run, counted), curve.steps
     best = max(quality.means)
     good = [k for k, mean in enumerate(quality.means) if mean >= best - _FLAT]
     at_trained = None if trained is None else grid.index(trained)
-    stop = _place(good, at_trained, len(grid))
+    stop = _stopping_place(good, at_trained, len(grid))
     if at_trained is not None and at_trained not in good:
         gained, certain = quality.gain(at_trained, stop)
         stop = stop if certain or (gained > 1 and abs(stop - at_trained) == 1) else at_trained
@@ -67,19 +67,19 @@ def choose_by_quality(curve: Curve, run: Recording, trained: int | None, counted
 class _Qualities:
     """Qualities of samples at the grid, in points."""
 
-    def __init__(self, run: Recording, counted: Tensor) -> None:
+    def __init__(self, run: RecordedRun, counted: Tensor) -> None:
         rows = counted.cpu()
-        several = torch.stack([value.cpu()[rows] for value, _ in run.quality])
-        several = several.nan_to_num(nan=_WORST, neginf=_WORST)
+        values = torch.stack([value.cpu()[rows] for value, _ in run.quality])
+        values = values.nan_to_num(nan=_WORST, neginf=_WORST)
         weights = run.quality[0][1].cpu()[rows]
-        shares = bool((several <= 1).all())  # as all but scores in units of their own are
-        unit = 1.0 if shares else float(several[len(several) // 2].std()) or 1.0
+        shares = bool((values <= 1).all())  # otherwise scores in other units
+        unit = 1.0 if shares else float(values[len(values) // 2].std()) or 1.0
         self.weights = weights / weights.mean().clamp_min(1e-300)
-        self.points = 100 * several / unit
+        self.points = 100 * values / unit
         self.means = (self.points * self.weights).mean(1).tolist()
 
     def gain(self, start: int, end: int) -> tuple[float, bool]:
-        """How many points are gained between two places, and whether chance is ruled out."""
+        """The points gained between two places, and whether the gain exceeds chance."""
         each = (self.points[end] - self.points[start]) * self.weights
         count = len(each)
         mean, bounded = float(each.mean()), each.clamp(-_MOST, _MOST)
@@ -93,11 +93,11 @@ def _more_are_solved(curve: Curve, stop: int) -> bool:
     return solved is not None and solved[stop].low > solved[0].high
 
 
-def _place(good: list[int], at_trained: int | None, count: int) -> int:
-    """The place of the count to run, out of those that are equally good.
+def _stopping_place(good: list[int], at_trained: int | None, count: int) -> int:
+    """The place of the count to run, out of equally good places.
 
-    It is the least that leads to the model's own count without a gap. If that is not good, it is
-    the nearest to it, and one step more if that is as good.
+    It is the first of an unbroken sequence up to the trained count. If the trained count is not
+    good, it is the nearest place, or one step further if that is as good.
     """
     if at_trained is not None and at_trained not in good:
         near = min(good, key=lambda k: (abs(k - at_trained), k))
@@ -111,49 +111,44 @@ def _place(good: list[int], at_trained: int | None, count: int) -> int:
 def choose_by_agreement(
     curve: Curve, trained: int | None, *, converging: float, starts: float | None
 ) -> Choice:
-    """Choose the least count with the decisions of the trained one, or of the long run.
+    """Choose the least count that agrees with the trained one, or with the long run.
 
-    ``converging`` is the share of samples whose output converges, ``starts`` the agreement of two
-    random starts, if the start is random.
+    ``converging`` is the share of samples whose output converges; ``starts`` is the agreement of
+    two random starts, or ``None`` without randomness.
     """
     grid, alike = curve.steps, min(_ALIKE, starts or 1.0)
     last = len(grid) - 1
-    settled = _from([one.value >= alike for one in curve.settled], last)
-    rests = converging >= _NEARLY
+    settled = _first_lasting([one.value >= alike for one in curve.settled], last)
+    converges = converging >= _NEARLY
     if trained is None:
-        if not rests and curve.settled[last].value < alike:
+        if not converges and curve.settled[last].value < alike:
             return Choice(None, "unknown", "unknown")
         stop = settled
         running: RunningOn = "changes nothing"
     else:
         at_trained = grid.index(trained)
-        with_rest = curve.settled[at_trained].value
-        stop = _from([one.value >= alike for one in curve.agreement], at_trained)
-        stop = min(stop + 1, at_trained) if stop else stop  # a margin for what few samples show
-        running = "changes nothing" if with_rest >= alike else "unknown"
-        if rests and _NEARLY <= with_rest < alike and _surer(curve, at_trained, settled):
+        agreement = curve.settled[at_trained].value
+        stop = _first_lasting([one.value >= alike for one in curve.agreement], at_trained)
+        stop = min(stop + 1, at_trained) if stop else stop  # a margin for few samples
+        running = "changes nothing" if agreement >= alike else "unknown"
+        # a later output must be at least as confident
+        surer = curve.confidence and curve.confidence[settled] >= curve.confidence[at_trained]
+        if converges and _NEARLY <= agreement < alike and surer:
             stop = settled
     first = curve.agreement[0].value if trained is not None else curve.settled[0].value
-    same = first >= alike and curve.sample_agreement[0].value >= _SOLVED
+    same = first >= alike and curve.sample_agreement[0].value >= 0.95
     return Choice(grid[stop], "no" if same else "yes", running)
 
 
-def _from(holds: list[bool], last: int) -> int:
-    """The first place from which something holds up to a last one."""
+def _first_lasting(holds: list[bool], last: int) -> int:
+    """The first place from which a condition holds up to the last place."""
     place = last
     while place and holds[place - 1]:
         place -= 1
     return place
 
 
-def _surer(curve: Curve, at_trained: int, later: int) -> bool:
-    """Whether a later output is at least as confident as the trained one."""
-    if curve.confidence is None:
-        return False
-    return curve.confidence[later] >= curve.confidence[at_trained]
-
-
-def behaviors(run: Recording, scale: float) -> list[tuple[str, int]]:
+def behaviors(run: RecordedRun, scale: float) -> list[tuple[str, int]]:
     """The behavior of each sample's output, and the period of its cycle, or zero.
 
     ``scale`` is the spread of the outputs of different samples.
@@ -195,7 +190,7 @@ def _behavior(
 
 def _decays(moves: Tensor) -> bool:
     """Whether moves fall like a geometric series, by a factor that does not tend to one."""
-    windows = moves.tensor_split(_WINDOWS)[2:]
+    windows = moves.tensor_split(8)[2:]
     if not all(len(one) for one in windows):
         return False
     largest = torch.stack([one.max() for one in windows]).clamp_min(1e-300)
