@@ -2,6 +2,7 @@
 
 import copy
 import math
+from collections import deque
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from typing import Any, NamedTuple
@@ -22,12 +23,6 @@ from shoal.loops.trace import batch_of, rows_of_inputs
 from shoal.networks import build
 
 _COPY_RATE = 3e-3  # largest learning rate of the copy
-_STATE_WEIGHT = 0.1  # weight of the error of states, relative to the error of outputs
-_BLOCK = 512  # samples that are run at once
-_LEARNING_RATE = 0.02  # initial rate of plain networks, whose weights have unit variance
-_RISK = 0.01  # share of samples that a stop rule may change, at least
-_NO_WEIGHTS = "the loop's functions are no modules with parameters"
-_SHAPES = "it is for vectors and images with one output per sample"
 
 
 class Setting(NamedTuple):
@@ -58,21 +53,22 @@ def candidates(setting: Setting) -> Iterator[Candidate]:
             if isinstance(architecture, str):
                 yield name, architecture
                 break
-            absent = words == "labels" and setting.labels is None
+            unlabeled = words == "labels" and setting.labels is None
             make = partial(_trained, setting, architecture, on_labels=words == "labels")
-            yield f"{name}, on {words}", "there are no labels" if absent else make
+            yield f"{name}, on {words}", "there are no labels" if unlabeled else make
     loop, depths = setting.loop, sorted({*setting.depths, *_sufficient(setting)})
     for steps in depths:
         yield f"cut to {counted(steps, 'iteration')}", partial(LoopModule, loop, steps)
 
     trained = cache(partial(_consistency_copy, setting))
     weights = any(True for module in loop.modules for _ in module.parameters())
+    absent = "the loop's functions are no modules with parameters"
     for steps in setting.depths:
         name = f"trained copy, {counted(steps, 'iteration')}"
-        yield name, partial(lambda n: LoopModule(trained(), n), steps) if weights else _NO_WEIGHTS
+        yield name, partial(lambda n: LoopModule(trained(), n), steps) if weights else absent
     try:
         rule = rule_for(
-            loop, setting.inputs, setting.decisions, risk=max(setting.tolerance, _RISK),
+            loop, setting.inputs, setting.decisions, risk=max(setting.tolerance, 0.01),
             steps=loop.steps or 0, seed=setting.seed,
         )  # fmt: skip
     except ValueError as error:
@@ -98,7 +94,7 @@ def _architectures(setting: Setting) -> dict[str, Architecture | str]:
     x, original, phi = setting.inputs[0], setting.architecture, setting.activation
     single = len(setting.inputs) == 1 and x.is_floating_point() and x.dim() in (2, 4)
     if not single or setting.outputs.decided.shape[1] != 1 or setting.decisions.custom:
-        return {"plain layers": _SHAPES}
+        return {"plain layers": "it is for vectors and images with one output per sample"}
     if isinstance(original, ConvDEQ):
         options: dict[str, Any] = {
             name: getattr(original, name) for name in ("kernel_size", "pooling", "padding")
@@ -149,7 +145,7 @@ def _fit(
 ) -> None:
     """Train by Adam with a cosine schedule of the learning rate."""
     generator = torch.Generator().manual_seed(setting.seed)
-    optimizer = torch.optim.Adam(net.parameters(), lr=_LEARNING_RATE)
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.02)  # for weights of unit variance
     batches = math.ceil(len(x) / setting.batch_size)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, setting.epochs * batches)
     for _ in range(setting.epochs):
@@ -170,7 +166,11 @@ def _consistency_copy(setting: Setting) -> Loop:
     loop, inputs, decisions = setting.loop, setting.inputs, setting.decisions
     targets, depth = setting.outputs.scores, max(setting.depths)
     samples, generator = batch_of(inputs), torch.Generator().manual_seed(setting.seed)
-    ends = _last_states(loop, inputs)
+    with torch.no_grad():
+        ends = torch.cat([
+            rows_of(deque(loop.states(*rows_of_inputs(inputs, rows)), maxlen=1)[0])
+            for rows in torch.arange(samples).split(512)
+        ])  # fmt: skip
     spread = float((ends - ends.mean(0)).square().mean()) or 1.0
     student = copy.deepcopy(loop)
     parameters = [p for module in student.modules for p in module.parameters()]
@@ -190,24 +190,13 @@ def _consistency_copy(setting: Setting) -> Loop:
                 scores = decisions.scores(student.head(state, context))
                 loss = loss + _output_error(scores, targets[here], decisions)
                 state_error = (rows_of(state) - ends[here]).square().mean() / spread
-                loss = loss + _STATE_WEIGHT * state_error
+                loss = loss + 0.1 * state_error
             optimizer.zero_grad(set_to_none=True)
             (loss / depth).backward()
             torch.nn.utils.clip_grad_norm_(weights, 1.0)
             optimizer.step()
             schedule.step()
     return student
-
-
-@torch.no_grad()
-def _last_states(loop: Loop, inputs: tuple[Any, ...]) -> Tensor:
-    """The last states of all samples, one row each."""
-    states = []
-    for rows in torch.arange(batch_of(inputs)).split(_BLOCK):
-        for state in loop.states(*rows_of_inputs(inputs, rows)):
-            last = state
-        states.append(rows_of(last))
-    return torch.cat(states)
 
 
 def _output_error(scores: Tensor, targets: Tensor, decisions: Decisions) -> Tensor:

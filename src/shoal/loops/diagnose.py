@@ -17,7 +17,7 @@ from shoal.loops.decisions import Decision, Decisions, decisions_of, scale_of
 from shoal.loops.diagnosis import Diagnosis, SampleDiagnosis
 from shoal.loops.equilibrium import EquilibriumReport, equilibrium_of
 from shoal.loops.find import couples_samples, find_loop
-from shoal.loops.loop import Loop
+from shoal.loops.loop import Loop, State
 from shoal.loops.verdict import behaviors, choose_by_agreement, choose_by_quality
 from shoal.networks.equilibrium import EquilibriumNetwork
 from shoal.networks.modules import evaluating
@@ -93,7 +93,11 @@ def diagnose(
         most = _most_steps(loop, trained, max_steps)
         with evaluating(nn.ModuleList(loop.modules)):
             _refuse_random_steps(loop, inputs)
-            as_run = _output_as_run(model, loop, inputs, trained or min(16, most), seed)
+            torch.manual_seed(seed)
+            if loop.solves and isinstance(model, Module):
+                as_run = model(*inputs)
+            else:
+                as_run = loop.run(*inputs, steps=trained or min(16, most))
             decisions = decisions_of(as_run, y, decision=decision, tolerance=tolerance)
             quality = Quality(decisions, y, score, decisions(as_run))
             run = _EvaluatedRun(loop, inputs, trained, most, decisions, quality, as_run, seed)
@@ -161,8 +165,10 @@ class _EvaluatedRun:
 
     def equilibrium(self) -> EquilibriumReport:
         torch.manual_seed(self.seed)
-        modules = nn.ModuleList(self.loop.modules).modules()
-        certified = any(map(_is_certified, modules))
+        certified = any(
+            isinstance(module, EquilibriumNetwork) and module.well_posedness().contraction
+            for module in nn.ModuleList(self.loop.modules).modules()
+        )
         return equilibrium_of(
             self.loop, self.inputs, self._judge, certified=certified, seed=self.seed
         )
@@ -182,8 +188,8 @@ class _EvaluatedRun:
         starts = []
         for number in (self.seed, self.seed + 1):
             torch.manual_seed(number)
-            starts.append(pytree.tree_leaves(self.loop.begin(*self.inputs)[0]))
-        if all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(*starts, strict=True)):
+            starts.append(self.loop.begin(*self.inputs)[0])
+        if _equal(*starts):
             return None
         torch.manual_seed(self.seed + 1)
         count = self.trained or self.run.grid[-1]
@@ -246,27 +252,17 @@ def _most_steps(loop: Loop, trained: int | None, max_steps: int | None) -> int:
     return min(most, loop.max_steps)
 
 
-def _output_as_run(
-    model: Module | Loop, loop: Loop, inputs: tuple[Any, ...], steps: int, seed: int
-) -> Any:
-    torch.manual_seed(seed)
-    if loop.solves and isinstance(model, Module):
-        return model(*inputs)
-    return loop.run(*inputs, steps=steps)
-
-
 def _refuse_random_steps(loop: Loop, inputs: tuple[Any, ...]) -> None:
     state, context = loop.begin(*inputs)
-    pair = [pytree.tree_leaves(loop.step(state, context, 0)) for _ in range(2)]
-    if not all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(*pair, strict=True)):
+    if not _equal(loop.step(state, context, 0), loop.step(state, context, 0)):
         raise ValueError(
             "the loop must be deterministic, got one that draws random numbers in each step"
         )
 
 
-def _is_certified(module: Module) -> bool:
-    """Whether a module is a network with a loop that provably contracts."""
-    return isinstance(module, EquilibriumNetwork) and module.well_posedness().contraction
+def _equal(first: State, second: State) -> bool:
+    pairs = zip(pytree.tree_leaves(first), pytree.tree_leaves(second), strict=True)
+    return all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in pairs)
 
 
 class LoopMeasures:

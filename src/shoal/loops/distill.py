@@ -26,7 +26,6 @@ from shoal.loops.trace import batch_of, first_samples, rows_of_inputs
 from shoal.networks import Network
 from shoal.networks.modules import evaluating
 
-_WIDEST = 2048  # largest default width of plain layers
 _TRACED = 32  # samples of a trace
 _TIMED = 1024  # samples in a batch that is timed
 
@@ -190,7 +189,7 @@ def _default_width(loop: Loop, inputs: tuple[Any, ...], architecture: Architectu
     size = rows_of(loop.begin(*first_samples(inputs, 2))[0]).shape[1]
     if isinstance(architecture, ConvDEQ):
         size //= math.prod(inputs[0].shape[2:])
-    return min(size, _WIDEST)
+    return min(size, 2048)
 
 
 def _compare(

@@ -24,8 +24,6 @@ from shoal.loops.trace import batch_of, rows_of_inputs
 from shoal.networks import Network, export
 from shoal.networks.modules import evaluating
 
-_BLOCK = 1024  # samples that are run at once
-
 
 class Scores(NamedTuple):
     """Fidelity and accuracy on held-out samples.
@@ -365,7 +363,7 @@ def outputs_of(module: Module, inputs: tuple[Any, ...], decisions: Decisions) ->
     """Run a module in evaluation mode."""
     scores, decided = [], []
     with evaluating(module):
-        for rows in torch.arange(batch_of(inputs)).split(_BLOCK):
+        for rows in torch.arange(batch_of(inputs)).split(1024):
             output = module(*rows_of_inputs(inputs, rows))
             plain = decisions.kind == "label"
             scores.append(
@@ -380,7 +378,9 @@ def scores_of(
 ) -> Scores:
     """Compare outputs with the original's and with labels of the shape of the decisions."""
     alike = decisions.same(outputs.decided, original.decided)
-    scores, target = (_centered(one.scores.double(), decisions) for one in (outputs, original))
+    scores, target = outputs.scores.double(), original.scores.double()
+    if decisions.kind == "class":
+        scores, target = (one - one.mean(-1, keepdim=True) for one in (scores, target))
     error = float((scores - target).norm()) / (float(target.norm()) or 1.0)
     accuracy = loss = None
     lost: Tensor | None = (~alike).double().mean(1)
@@ -402,7 +402,3 @@ def scores_of(
         *(float(alike.double().mean()), float(alike.all(1).double().mean()), error),
         *(accuracy, loss, uncertainty),
     )
-
-
-def _centered(scores: Tensor, decisions: Decisions) -> Tensor:
-    return scores - scores.mean(-1, keepdim=True) if decisions.kind == "class" else scores

@@ -37,14 +37,10 @@ _SOLVERS = (
     *(Anderson(), Broyden(), NewtonKrylov()),
 )
 _GRADIENTS = Implicit(), OneStep(), Neumann(1), Neumann(5), Neumann(20), Unrolled()
-_UNROLLED = Picard(max_steps=100)
 _STARTS = 3  # states near the model's own start
 _APART = 1e-2  # relative distance from which two equilibria count as different
 _FORMED = 128  # entries of a state up to which the Jacobian is formed
-_ROUNDING = 500  # units of rounding in a product of many terms
 _STEPS = 48  # products in each Krylov space
-_SAMPLES = 16  # most samples
-_ENTRIES = 2**24  # most entries of the Krylov spaces of all samples
 
 Product = Callable[[Tensor], Tensor]
 
@@ -292,7 +288,7 @@ def _gradient_costs(
     costs: list[GradientCost] = []
     exact: Tensor | None = None
     for gradient in _GRADIENTS:
-        solver = _UNROLLED if isinstance(gradient, Unrolled) else None
+        solver = Picard(max_steps=100) if isinstance(gradient, Unrolled) else None
         layer = step.layer(gradient=gradient, solver=solver)
 
         def passes(layer: Equilibrium = layer) -> Tensor | None:
@@ -318,7 +314,7 @@ def _gradient_costs(
 def _jacobian_spectrum(function: Product, z: Tensor, rows: Tensor) -> JacobianSpectrum:
     """Norms and eigenvalues of the Jacobian of a map of rows, at some of the rows of ``z``."""
     size = z.shape[1]
-    most = min(len(rows), _SAMPLES, max(1, _ENTRIES // (_STEPS * size)))
+    most = min(len(rows), 16, max(1, 2**24 // (_STEPS * size)))  # limits the Krylov spaces
     chosen = rows[torch.linspace(0, len(rows) - 1, most).round().long()]
     push, pull = _products(function, z, chosen)
     if size <= _FORMED:
@@ -330,7 +326,7 @@ def _jacobian_spectrum(function: Product, z: Tensor, rows: Tensor) -> JacobianSp
     else:
         generator = torch.Generator().manual_seed(size)
         start = torch.randn(most, size, generator=generator, dtype=torch.float64).to(z.device)
-        rounding = _ROUNDING * torch.finfo(z.dtype).eps
+        rounding = 500 * torch.finfo(z.dtype).eps
         norms = norms_from_below(push, pull, start, _STEPS, rounding=rounding)
         # the transposed Jacobian has the same eigenvalues, and needs no second derivatives
         radii = _ritz_radii(pull, start, rounding)

@@ -161,7 +161,7 @@ class _TracedLoop(Loop):
         values, shared = segments.begin(self.model, pytree.tree_leaves(inputs))
         device = next(v.device for v in (*values, *shared) if isinstance(v, Tensor))
         for index, (value, layout) in enumerate(zip(values, self._state, strict=True)):
-            shape = layout.sized(batch)
+            shape = tuple(n * batch if d == layout.dim else n for d, n in enumerate(layout.shape))
             if value is None:  # only the output uses it
                 values[index] = torch.zeros(shape, dtype=self._dtypes[index], device=device)
             elif tuple(value.shape) != shape:

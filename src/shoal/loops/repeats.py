@@ -16,8 +16,6 @@ _ANY_TENSOR = {  # operations in which a parameter may stand for a state
     *("aten::lerp", "aten::expand", "aten::unsqueeze", "aten::stack", "aten::sum", "aten::copy"),
 }
 _FIRST_TENSOR = {"aten::linear", "aten::layer_norm", "aten::rms_norm", "aten::group_norm"}
-_EXACT = 1.1  # preference of a run of equal operations over one whose numbers differ
-_TRIED = 8  # runs that are examined
 
 
 class Inner(NamedTuple):
@@ -99,8 +97,9 @@ def find_repeats(trace: OperationTrace) -> list[Repeats]:
     repeats: list[Repeats] = []
     labels = [_labels(trace, exact=True), _labels(trace, exact=False)]
     runs = [(*run, exact) for exact in (True, False) for run in _runs(labels[not exact])]
-    runs.sort(key=lambda run: (-run[2] * (_EXACT if run[3] else 1.0), run[1]))
-    tried = 0
+    # runs of equal operations are preferred to runs whose numbers differ
+    runs.sort(key=lambda run: (-run[2] * (1.1 if run[3] else 1.0), run[1]))
+    examined = 0
     for first, period, covered, _ in runs:
         start, stop = first, first + covered
         for one in repeats:  # a run shares no operations with those before it
@@ -109,11 +108,11 @@ def find_repeats(trace: OperationTrace) -> list[Repeats]:
                 start, stop = (start, one.start) if before else (one.stop, stop)
         if stop - start < 2 * period:
             continue
-        tried += 1
+        examined += 1
         best = _best_cut(trace, start, period, stop - start)
         if best is not None:
             repeats.append(best)
-        if tried == _TRIED:
+        if examined == 8:
             break
     return sorted(repeats, key=lambda one: -one.period * one.count)
 

@@ -154,10 +154,6 @@ class Layout:
         shape = tuple(factor if d == dim else n for d, n in enumerate(first.shape))
         return cls(dim, factor, len(dims) > 1 or not regular, shape)
 
-    def sized(self, batch: int) -> tuple[int, ...]:
-        """The sizes of the value for a batch."""
-        return tuple(n * batch if d == self.dim else n for d, n in enumerate(self.shape))
-
     def rows(self, value: Tensor, batch: int) -> Tensor:
         """The value with samples first."""
         if self.dim is None:

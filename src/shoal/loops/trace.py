@@ -222,30 +222,23 @@ def iterations_of(model: Module, inputs: tuple[Any, ...]) -> int | None:
 @contextmanager
 def unrolled(model: Module) -> Iterator[None]:
     """A context in which a layer that solves makes three plain iterations instead."""
-    host = _host(model)
+    host: Any = _host(model)
 
     def iterate(*arguments: Any, **named: Any) -> Any:
-        cell, state, finish = _parse_call(host, arguments, named)
+        if not _is_torchdeq(host):
+            state, *inputs = arguments or [named.pop("z0")]
+            for _ in range(3):
+                state = host.cell(state, *inputs, **named)
+            return state
+        named = {**dict(zip(("func", "z_init"), arguments, strict=False)), **named}
+        function, state = named["func"], named["z_init"]
+        several = isinstance(state, list | tuple)
         for _ in range(3):
-            state = cell(state)
-        return finish(state)
+            state = list(function(*state)) if several else function(state)
+        return [state], {}
 
     with nullcontext() if host is None else _replace_forward(host, iterate):
         yield
-
-
-def _parse_call(
-    host: Any, arguments: tuple[Any, ...], named: dict[str, Any]
-) -> tuple[Callable[[Any], Any], Any, Callable[[Any], Any]]:
-    """The cell of a call, its first state, and the layer's result as a function of a state."""
-    if _is_torchdeq(host):
-        named = {**dict(zip(("func", "z_init"), arguments, strict=False)), **named}
-        function, start = named["func"], named["z_init"]
-        if isinstance(start, list | tuple):
-            return lambda z: list(function(*z)), list(start), lambda z: ([z], {})
-        return function, start, lambda z: ([z], {})
-    start, *inputs = arguments or [named.pop("z0")]
-    return lambda z: host.cell(z, *inputs, **named), start, lambda z: z
 
 
 def _host(model: Module) -> Module | None:

@@ -10,18 +10,9 @@ from shoal.loops.curve import LONGEST_PERIOD, Curve, RecordedRun
 Matters = Literal["yes", "no", "hurts", "unknown"]
 RunningOn = Literal["helps", "hurts", "changes nothing", "unknown"]
 
-_SMALL = 0.01  # path of the second half, over the spread of outputs, that counts as convergence
-_SAME = 0.05  # distance of states a period apart, over a move
-_GROWS = 4.5  # ratio of the paths of two octaves: 2 for constant moves, 4 for quadratic growth
-_FALLS = 0.8  # the same ratio of a path that ends; 1 for logarithmic growth
-_FADES = 0.7  # ratio of the last and the first moves of a series that ends
-_STRAIGHT = 0.5  # share of a path that is covered between its ends
 _ALIKE = 0.99  # agreement that counts as the same decisions
 _NEARLY = 0.9  # least agreement with the long run to run an unlabeled loop until it converges
-_WORST = -1e30  # quality of outputs that are not finite
-_FLAT = 0.25  # points of quality within which two counts are equally good
 _LOSS = 2.0  # points of quality that running on must lose to hurt
-_MOST = 100.0  # largest weight of one sample in points, to limit outliers
 
 
 class Choice(NamedTuple):
@@ -38,7 +29,8 @@ def choose_by_quality(
     """Choose by the quality of the outputs of the samples that count."""
     quality, grid = _Qualities(run, counted), curve.steps
     best = max(quality.means)
-    good = [k for k, mean in enumerate(quality.means) if mean >= best - _FLAT]
+    # within a quarter of a point, counts are equally good
+    good = [k for k, mean in enumerate(quality.means) if mean >= best - 0.25]
     at_trained = None if trained is None else grid.index(trained)
     stop = _stopping_place(good, at_trained, len(grid))
     if at_trained is not None and at_trained not in good:
@@ -52,10 +44,12 @@ def choose_by_quality(
     elif at_trained is not None and best > quality.means[at_trained] + 1 and good[-1] > at_trained:
         running = "helps" if stop > at_trained and quality.gain(at_trained, stop)[1] else "unknown"
     by_loop, by_loop_certainly = quality.gain(0, at_trained if at_trained is not None else stop)
+    solved = curve.sample_accuracy  # samples with all decisions correct
+    more_solved = solved is not None and solved[stop].low > solved[0].high  # beyond chance
     matters: Matters
     if by_loop < -_LOSS and by_loop_certainly:
         matters = "hurts"
-    elif gained <= 1 and not _more_are_solved(curve, stop):
+    elif gained <= 1 and not more_solved:
         matters = "no"
     elif running == "hurts":
         matters = "hurts"
@@ -70,7 +64,7 @@ class _Qualities:
     def __init__(self, run: RecordedRun, counted: Tensor) -> None:
         rows = counted.cpu()
         values = torch.stack([value.cpu()[rows] for value, _ in run.quality])
-        values = values.nan_to_num(nan=_WORST, neginf=_WORST)
+        values = values.nan_to_num(nan=-1e30, neginf=-1e30)
         weights = run.quality[0][1].cpu()[rows]
         shares = bool((values <= 1).all())  # otherwise scores in other units
         unit = 1.0 if shares else float(values[len(values) // 2].std()) or 1.0
@@ -82,15 +76,9 @@ class _Qualities:
         """The points gained between two places, and whether the gain exceeds chance."""
         each = (self.points[end] - self.points[start]) * self.weights
         count = len(each)
-        mean, bounded = float(each.mean()), each.clamp(-_MOST, _MOST)
+        mean, bounded = float(each.mean()), each.clamp(-100, 100)  # limits outliers
         error = float(bounded.std()) / count**0.5 if count > 1 else float("inf")
         return mean, abs(float(bounded.mean())) > 2 * error
-
-
-def _more_are_solved(curve: Curve, stop: int) -> bool:
-    """Whether more samples have all decisions correct than after one iteration, beyond chance."""
-    solved = curve.sample_accuracy
-    return solved is not None and solved[stop].low > solved[0].high
 
 
 def _stopping_place(good: list[int], at_trained: int | None, count: int) -> int:
@@ -169,23 +157,27 @@ def behaviors(run: RecordedRun, scale: float) -> list[tuple[str, int]]:
 def _behavior(
     moves: Tensor, norms: Tensor, recent: Tensor, across: float, scale: float
 ) -> tuple[str, int]:
-    """The behavior of one sample, and its period."""
+    """The behavior of one sample, and its period.
+
+    The ratio of the paths of two octaves, ``later`` over ``earlier``, is 4 for quadratic growth,
+    2 for constant moves, 1 for logarithmic growth, and less for a path that ends.
+    """
     if not bool(norms.isfinite().all()):
         return "diverges", 0
     half, quarter = len(moves) // 2, len(moves) // 4
     later, earlier = float(moves[half:].sum()), float(moves[quarter:half].sum())
-    if later <= _SMALL * scale:
+    if later <= 0.01 * scale:
         return "converges", 0
-    if later > _GROWS * earlier and norms[-1] > 2 * norms[half]:
+    if later > 4.5 * earlier and norms[-1] > 2 * norms[half]:
         return "diverges", 0
     if _decays(moves):
         return "converges", 0
     period = _period(recent)
     if period:
         return "cycles", period
-    if later < _FALLS * earlier:
+    if later < 0.8 * earlier:
         return "converges", 0
-    return ("drifts" if across > _STRAIGHT * later else "wanders"), 0
+    return ("drifts" if across > 0.5 * later else "wanders"), 0
 
 
 def _decays(moves: Tensor) -> bool:
@@ -195,7 +187,7 @@ def _decays(moves: Tensor) -> bool:
         return False
     largest = torch.stack([one.max() for one in windows]).clamp_min(1e-300)
     factors = largest[1:] / largest[:-1]
-    falls = bool((factors < 1).all()) and bool(largest[-1] < _FADES * largest[0])
+    falls = bool((factors < 1).all()) and bool(largest[-1] < 0.7 * largest[0])
     return falls and bool(factors[-1] < factors[:-1].mean() + 0.03)
 
 
@@ -204,6 +196,6 @@ def _period(recent: Tensor) -> int:
     for period in range(2, min(LONGEST_PERIOD, (len(recent) - 1) // 2) + 1):
         apart = torch.linalg.vector_norm(recent[period:] - recent[:-period], dim=1)
         move = torch.linalg.vector_norm(recent[1:] - recent[:-1], dim=1).max()
-        if bool((apart[-period:] <= _SAME * move).all()):
+        if bool((apart[-period:] <= 0.05 * move).all()):
             return period
     return 0
