@@ -143,7 +143,7 @@ class GPyTorchKernel(Kernel):  # type: ignore[misc]
         value = torch.full(self.batch_shape, getattr(self._initial, name))
         if not isinstance(constraint, Interval):
             raise TypeError(f"constraints must be constraints of GPyTorch, got {constraint!r}")
-        if not _inside(constraint, value):
+        if not _is_inside(constraint, value):
             raise ValueError(
                 f"{name} must lie {_between(constraint)} to be learned, "
                 f"got {getattr(self._initial, name):g}; give other constraints, or leave it out of "
@@ -192,7 +192,7 @@ class GPyTorchKernel(Kernel):  # type: ignore[misc]
             raise ValueError(
                 f"value must be a number or of shape {tuple(raw.shape)}, got {shown(value)}"
             )
-        if not _inside(constraint, values):
+        if not _is_inside(constraint, values):
             raise ValueError(f"value must be {_between(constraint)}, got {shown(value)}")
         number = constraint.inverse_transform(values.expand(raw.shape))
         self.initialize(**{f"raw_{name}": number})
@@ -271,7 +271,7 @@ class GPyTorchKernel(Kernel):  # type: ignore[misc]
         return stacked.movedim(tuple(range(len(batch))), tuple(range(outer, len(shape))))
 
 
-def _inside(constraint: Interval, value: Tensor) -> bool:
+def _is_inside(constraint: Interval, value: Tensor) -> bool:
     """Whether all values lie strictly within the bounds."""
     low, high = constraint.lower_bound.to(value), constraint.upper_bound.to(value)
     return bool(((low < value) & (value < high)).all())

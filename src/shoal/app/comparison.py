@@ -11,7 +11,7 @@ from torch import Tensor
 
 import shoal
 from shoal import DEQ
-from shoal.app.inputs import Samples
+from shoal.app.inputs import PreparedData
 from shoal.learning.decomposition import Decomposition
 from shoal.learning.ridges import evaluate_path
 
@@ -67,7 +67,7 @@ class Contest:
         fits: The chosen regressions of each family: one for each fold, the last for all samples.
     """
 
-    data: Samples
+    data: PreparedData
     folds: Tensor
     predictions: dict[str, Tensor] = field(default_factory=dict)
     fits: dict[str, list[Fit]] = field(default_factory=dict)
@@ -117,7 +117,7 @@ def decided(outputs: Tensor) -> Tensor:
     return (outputs[:, 0] > 0).long() if outputs.shape[1] == 1 else outputs.argmax(1)
 
 
-def compare(data: Samples, architecture: DEQ | None = None) -> Contest:
+def compare(data: PreparedData, architecture: DEQ | None = None) -> Contest:
     """Score all methods on the same folds.
 
     Every kernel is chosen within the training folds, by leave-one-out over a small grid and all

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from shoal.app import output
-from shoal.app.inputs import Samples
+from shoal.app.inputs import PreparedData
 
 TESTED = 1e-6
 """The tested error of the page's kernels, relative to the diagonal."""
@@ -81,7 +81,7 @@ def two_classes(size: int = 1000) -> Population:
     )
 
 
-def summarize(data: Samples) -> Population:
+def summarize(data: PreparedData) -> Population:
     """Summarize data with centered columns.
 
     The linear part of the target is estimated by regression on the principal components, less the
@@ -89,9 +89,9 @@ def summarize(data: Samples) -> Population:
 
     Example:
         >>> import torch
-        >>> from shoal.app.inputs import Samples
+        >>> from shoal.app.inputs import PreparedData
         >>> x = torch.tensor([[3.0, 0.0], [-3.0, 0.0], [0.0, 1.0], [0.0, -1.0]]).double()
-        >>> [round(value, 6) for value in summarize(Samples(x)).values]
+        >>> [round(value, 6) for value in summarize(PreparedData(x)).values]
         [0.2, 1.8]
     """
     x = data.x.flatten(1).double()
@@ -125,7 +125,7 @@ def summarize(data: Samples) -> Population:
     )
 
 
-def _linear_part(data: Samples, components: Tensor) -> tuple[Tensor, float, str]:
+def _linear_part(data: PreparedData, components: Tensor) -> tuple[Tensor, float, str]:
     """The part of the target's variance along each component, the rest, and its name."""
     n, rank = components.shape
     if data.y is None:

@@ -22,7 +22,7 @@ _MANY = 0.25  # share of such columns that suggests arbitrary units
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Samples(Dataset):
+class PreparedData(Dataset):
     """Samples as vectors, and their preparation.
 
     Attributes:
@@ -72,7 +72,7 @@ def load_inputs(
     prepared: bool = True,
     standardize: bool | None = None,
     dtype: torch.dtype = torch.float64,
-) -> Samples:
+) -> PreparedData:
     """Load inputs, center them, and scale them to a mean squared norm of one.
 
     Columns of a table on very different scales, such as lengths and prices, are standardized
@@ -137,7 +137,7 @@ def _in_options(text: str) -> str:
     return re.sub(rf"\b({READING.replace(' ', '|')})=(True|False|'[^']*')", option, text)
 
 
-def _read(source: str, label: str | None, reading: Mapping[str, Any]) -> Samples:
+def _read(source: str, label: str | None, reading: Mapping[str, Any]) -> PreparedData:
     """All samples as vectors, in float64."""
     if source in NAMES:
         if label is not None or reading:
@@ -159,7 +159,7 @@ def _read(source: str, label: str | None, reading: Mapping[str, Any]) -> Samples
     values = {field.name: getattr(dataset, field.name) for field in fields(Dataset)}
     if dataset.x.ndim == 2 and not dataset.columns:
         values["columns"] = tuple(map(str, range(dataset.x.shape[1])))
-    return Samples(**values | {"x": dataset.x.flatten(1), "name": name})
+    return PreparedData(**values | {"x": dataset.x.flatten(1), "name": name})
 
 
 def _file(source: str, label: str | None, reading: Mapping[str, Any]) -> Dataset:

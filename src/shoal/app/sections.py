@@ -10,7 +10,7 @@ from torch import Tensor
 
 from shoal import DEQ
 from shoal.app.comparison import LOOP, Contest, compare
-from shoal.app.inputs import Samples
+from shoal.app.inputs import PreparedData
 from shoal.core.figures import Axes, Figure
 from shoal.core.words import Row
 
@@ -52,7 +52,7 @@ class SectionNotApplicable(Exception):  # noqa: N818
 class Subject:
     """Data, and the architecture to analyze if it is given."""
 
-    data: Samples
+    data: PreparedData
     architecture: DEQ | None = None
 
     @property

@@ -113,8 +113,8 @@ class Equilibrium(nn.Module):
     ) -> None:
         super().__init__()
         if not callable(cell) or isinstance(cell, type):
-            given = cell.__name__ + ", a class" if isinstance(cell, type) else type(cell).__name__
-            raise TypeError(f"cell must be a module or a function, got {given}")
+            kind = cell.__name__ + ", a class" if isinstance(cell, type) else type(cell).__name__
+            raise TypeError(f"cell must be a module or a function, got {kind}")
         self.cell = cell
         first, *fallbacks = _solvers(solver)
         gradient = check_gradient(gradient)
@@ -186,9 +186,11 @@ class Equilibrium(nn.Module):
         if warm:
             self._last.keep(solution)
         state = problem.layout.state(solution.value)
-        found = solution.with_value(solution.value.detach()).on_host()
-        value = found.value if is_mapped(solution.value) else problem.layout.state(found.value)
-        self.solution = found.with_value(value, options.log)
+        detached = solution.with_value(solution.value.detach()).on_host()
+        value = detached.value
+        if not is_mapped(solution.value):
+            value = problem.layout.state(value)
+        self.solution = detached.with_value(value, options.log)
         return state
 
     def problem(self, z0: State, *inputs: Any, **named: Any) -> tuple[FunctionProblem, Tensor]:

@@ -367,7 +367,7 @@ class CallScope:
     def prepared_again(self) -> AbstractContextManager[None]:
         """Draw the random numbers that came before the cell's, if there were any."""
         same = all(map(torch.equal, self.first, self.before))
-        return nullcontext() if same else self._drawing_from(self.first)
+        return nullcontext() if same else self._use_states(self.first)
 
     def repeat(self, other: "CallScope") -> None:
         """Draw the random numbers of another scope, if it was of the same device."""
@@ -380,7 +380,7 @@ class CallScope:
             with torch.autocast(self.kind, self.dtype):
                 return self.call(function, z)
         if self.random is not None:
-            with self._drawing_from(self.before) if self.random else nullcontext():
+            with self._use_states(self.before) if self.random else nullcontext():
                 return function(z)
         try:
             value = function(z)
@@ -392,7 +392,7 @@ class CallScope:
         return value
 
     @contextmanager
-    def _drawing_from(self, states: list[Tensor]) -> Iterator[None]:
+    def _use_states(self, states: list[Tensor]) -> Iterator[None]:
         """A context that draws random numbers from saved states; restores the present ones."""
         present = self._state()
         self._restore(states)
