@@ -15,7 +15,7 @@ from torch import Tensor
 
 import shoal
 from kernels import DEQ, inputs
-from shoal.kernels.arguments import Inputs
+from shoal.kernels.arguments import PolarInputs
 from shoal.kernels.blocks import Block
 from shoal.kernels.plan import Plan
 
@@ -55,7 +55,7 @@ def deviation(deq: shoal.DEQ, x: Tensor, found: shoal.kernels.Kernels) -> float:
 
 def parts(deq: shoal.DEQ, x: Tensor, repeats: int) -> dict[str, float]:
     """The time of each part, in milliseconds."""
-    plan = Plan.of(shoal.kernel_function(deq), own := Inputs(x), own)
+    plan = Plan.for_inputs(shoal.kernel_function(deq), own := PolarInputs(x), own)
     strips = list(plan.strips(None))
     matrix = x.new_empty(len(x), len(x))
     other = torch.empty_like(matrix)
@@ -79,7 +79,7 @@ def parts(deq: shoal.DEQ, x: Tensor, repeats: int) -> dict[str, float]:
     work = {
         "product": lambda: x @ x.T,
         "whole": lambda: shoal.kernel(deq, x),
-        "plan": lambda: Plan.of(shoal.kernel_function(deq), one := Inputs(x), one),
+        "plan": lambda: Plan.for_inputs(shoal.kernel_function(deq), one := PolarInputs(x), one),
         "strips": each(plan.cosines),
         "evaluate": each(evaluate),
         "mirror": each(lambda strip: plan.mirror(matrix, strip) or plan.mirror(other, strip)),

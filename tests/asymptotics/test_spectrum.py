@@ -285,7 +285,7 @@ def test_quantile_of_level_zero_is_the_lowest_edge() -> None:
 def test_biased_fits_warn() -> None:
     x, labels = GaussianMixture(np.zeros((1, 100)), 1.0).sample(120, seed=0)
     fitted = GaussianMixture.fit(x, labels, covariance="full")
-    with pytest.warns(UserWarning, match=r"tr C²/p = 1\.\d+, but that of the data is 1\.0"):
+    with pytest.warns(UserWarning, match=r"tr C²/p = 1\.\d+, but the data have 1\.0"):
         wide = shoal.spectrum(RELU, fitted, n=120).ck
     simple = GaussianMixture.fit(x, labels, covariance="scalar")
     right = shoal.spectrum(RELU, simple, n=120).ck  # without a warning

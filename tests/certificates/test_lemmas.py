@@ -101,7 +101,7 @@ def test_every_bound_of_an_equilibrium_holds_within_the_radii(name: str, outputs
     assert crossed or not net.layer.activation.kinks
 
 
-def _check(growth: Growth, net: Any, x: Tensor, step: plain.Step, size: float) -> None:
+def _check(growth: Growth, net: Any, x: Tensor, step: plain.DescentStep, size: float) -> None:
     error, values = float(step.error.norm()), torch.linalg.eigvalsh(step.ntk)
     assert float(growth.floor) <= float(values[0]) * ROUND_UP
     assert float(values[-1]) <= float(growth.largest) * ROUND_UP

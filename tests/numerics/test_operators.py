@@ -39,7 +39,7 @@ def operators():
             kernel + 0.3 * torch.eye(8).double(),
         ),
         "decomposition": (
-            Decomposition.of(kernel).shifted(0.3),
+            Decomposition.from_matrix(kernel).shifted(0.3),
             kernel + 0.3 * torch.eye(8).double(),
         ),
         "diagonal": (DiagonalOperator(own), own.diag()),

@@ -118,11 +118,11 @@ class Activation(ABC):
 
     def smoothness(self) -> Smoothness:
         r"""Bounds of $\varphi'$, its jumps and $\varphi''$; as measured unless overridden."""
-        found = [kink for kink in self.kinks if kink.jumps[1]]
+        kinks = [kink for kink in self.kinks if kink.jumps[1]]
         return Smoothness(
             lipschitz=self.lipschitz,
-            kinks=tuple(kink.location for kink in found),
-            jump=math.fsum(abs(kink.jumps[1]) for kink in found),
+            kinks=tuple(kink.location for kink in kinks),
+            jump=math.fsum(abs(kink.jumps[1]) for kink in kinks),
             curvature=self._curvature,
         )
 
@@ -144,9 +144,12 @@ class Activation(ABC):
         Returns:
             A tensor like ``x``. At a kink it is one of the two one-sided values.
         """
-        if integer("order", order, at_least=0) == 0:
-            return self(x)
-        return _differentiate(self.first_derivative, dense_tensor("x", x), order - 1)
+        x = dense_tensor("x", x)
+        if type(order) is not int or order < 0:
+            order = integer("order", order, at_least=0)
+        if order == 0:
+            return self.function(x)
+        return _differentiate(self.first_derivative, x, order - 1)
 
 
 def _plain(value: object) -> Hashable:

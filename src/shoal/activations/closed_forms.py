@@ -143,8 +143,8 @@ class GELUForm(ClosedForm):
         root, orthant = self._root_and_orthant(a, b, c)
         product = (1 + a).sqrt() * (1 + b).sqrt()
         # ab/root less the product of the means, and c²(1-ab)/(root (1+a)(1+b))
-        rest = (c / product) ** 2 * (1 / root - a * b / (root + product))
-        return c * orthant + rest / (2 * math.pi)
+        correction = (c / product) ** 2 * (1 / root - a * b / (root + product))
+        return c * orthant + correction / (2 * math.pi)
 
     def derivative_dual(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
         r"""$\mathbb{E}[\varphi'(u)\varphi'(v)]$."""

@@ -18,12 +18,12 @@ _POINTS = torch.linspace(-5.9, 6.1, 97, dtype=torch.float64) + 0.0137
 
 def declared_breaks(phi: "Activation") -> tuple[float, ...] | None:
     """The declared kinks, sorted and checked; ``None`` if they are to be found."""
-    given: object = phi.kink_locations
-    if given is None:
+    declared: object = phi.kink_locations
+    if declared is None:
         return None
-    if isinstance(given, str) or not isinstance(given, Iterable):
-        raise TypeError(f"kink_locations of {phi!r} must be a tuple of numbers, got {given!r}")
-    return tuple(sorted({real(f"kink_locations of {phi!r}", x) for x in given}))
+    if isinstance(declared, str) or not isinstance(declared, Iterable):
+        raise TypeError(f"kink_locations of {phi!r} must be a tuple of numbers, got {declared!r}")
+    return tuple(sorted({real(f"kink_locations of {phi!r}", x) for x in declared}))
 
 
 def innermost(phi: "Activation") -> "Activation":
@@ -78,12 +78,12 @@ def check_smoothness(phi: "Activation") -> None:
     phi = innermost(phi)
     if is_ours(type(phi)):
         return
-    given: object = phi.smoothness()
-    if not isinstance(given, Smoothness):
-        raise TypeError(f"smoothness of {phi!r} must return a Smoothness, got {given!r}")
+    bounds: object = phi.smoothness()
+    if not isinstance(bounds, Smoothness):
+        raise TypeError(f"smoothness of {phi!r} must return a Smoothness, got {bounds!r}")
     for name, order, bound in (
-        ("lipschitz", 1, given.lipschitz),
-        ("curvature", 2, given.curvature),
+        ("lipschitz", 1, bounds.lipschitz),
+        ("curvature", 2, bounds.curvature),
     ):
         size = phi.derivative(_POINTS, order).abs()
         if not bool((size <= bound * (1 + 1e-9)).all()):
@@ -94,21 +94,21 @@ def check_smoothness(phi: "Activation") -> None:
             )
 
 
-def check_evaluated(phi: "Activation", x: Tensor, found: "Evaluated") -> None:
+def check_evaluated(phi: "Activation", x: Tensor, evaluated: "Evaluated") -> None:
     """See that what a user gives is the function and its derivative, up to the errors stated."""
     from shoal.activations.base import is_ours
     from shoal.activations.bounds import Evaluated
 
     if is_ours(type(innermost(phi))):
         return
-    if not isinstance(found, Evaluated):
-        raise TypeError(f"evaluated of {phi!r} must return an Evaluated, got {found!r}")
+    if not isinstance(evaluated, Evaluated):
+        raise TypeError(f"evaluated of {phi!r} must return an Evaluated, got {evaluated!r}")
     plain = Evaluated.estimated(phi(x), phi.derivative(x), x)
     for name, value, other, error in zip(
         ("values", "slopes"),
-        found[:2],
+        evaluated[:2],
         plain[:2],
-        (found.error + plain.error, found.slope_error + plain.slope_error),
+        (evaluated.error + plain.error, evaluated.slope_error + plain.slope_error),
         strict=True,
     ):
         if not bool(((value - other).abs() <= error).all()):

@@ -64,12 +64,12 @@ def as_activation(argument: str, value: object) -> Activation:
     if isinstance(value, str):
         return parse_activation(value, argument=argument)
     if isinstance(value, nn.Module) and type(value) in _MODULES:
-        found = _MODULES[type(value)](value)
-        if found is None:
+        activation = _MODULES[type(value)](value)
+        if activation is None:
             raise ValueError(
                 f"{argument} {value!r} has options that no activation here has; subclass Activation"
             )
-        return found
+        return activation
     raise TypeError(
         f"{argument} must be an Activation, such as ReLU(), its name, such as 'relu', or one of "
         f"the modules {', '.join(kind.__name__ for kind in _MODULES)} of torch.nn, got {value!r}"
@@ -80,10 +80,10 @@ def known_activations() -> dict[str, type[Activation]]:
     """The activations that a name and a few numbers can mean, by their names in small letters."""
     from shoal import activations  # the package that holds this module
 
-    found = (getattr(activations, name) for name in activations.__all__)
+    members = (getattr(activations, name) for name in activations.__all__)
     return {
         value.__name__.lower(): value
-        for value in found
+        for value in members
         if isinstance(value, type)
         and issubclass(value, Activation)
         and value not in (Activation, Affine, PiecewisePolynomial)
@@ -111,7 +111,7 @@ def parse_activation(text: str, *, argument: str = "activation") -> Activation:
         >>> parse_activation("hermite:0,1,0.5")
         Hermite(coefficients=(0.0, 1.0, 0.5), scale=1.0)
     """
-    name, colon, rest = text.partition(":")
+    name, colon, arguments = text.partition(":")
     name = name.strip()
     plain = name.lower().replace("_", "")
     if plain in _ALIASES and not colon:
@@ -120,7 +120,7 @@ def parse_activation(text: str, *, argument: str = "activation") -> Activation:
     if kind is None:
         raise ValueError(f"{argument} must be one of {activation_names()}, got {name!r}")
     try:
-        numbers = tuple(float(part) for part in rest.split(",")) if colon else ()
+        numbers = tuple(float(part) for part in arguments.split(",")) if colon else ()
     except ValueError:
         raise ValueError(
             f"{argument} must have numbers after its colon, as in leakyrelu:0.1, got {text!r}"

@@ -103,19 +103,19 @@ def edges(phi: "Activation", radius: float) -> Tensor:
         return edges(phi.panels_of, radius)
     start = _dyadic(radius)
     if phi.panel_edges is not None:
-        known = np.union1d(start, phi.panel_edges)
-        return torch.from_numpy(known[np.abs(known) <= radius])
+        cuts = np.union1d(start, phi.panel_edges)
+        return torch.from_numpy(cuts[np.abs(cuts) <= radius])
     declared = declared_breaks(phi)
     places = np.array([] if declared is None else declared, dtype=np.float64)
     for _ in range(_MOST_PASSES):
-        found, singular = _resolve(phi, np.union1d(start, places))
+        cuts, singular = _resolve(phi, np.union1d(start, places))
         # a kink at an edge leaves its panels smooth
-        others = np.setdiff1d(found[1:-1], places)
-        rough = others[_all_jumps(phi, others).any(axis=0)]
+        undeclared = np.setdiff1d(cuts[1:-1], places)
+        rough = undeclared[_all_jumps(phi, undeclared).any(axis=0)]
         if declared is not None:
             _check_declared(phi, places, [*singular.mean(axis=1), *rough])
         if not len(singular):
-            return torch.from_numpy(found)
+            return torch.from_numpy(cuts)
         places = np.union1d(np.union1d(places, rough), _locate(phi, singular))
     raise _not_smooth(phi, singular)
 
@@ -231,23 +231,23 @@ def _scales(phi: "Activation") -> np.ndarray:
 def _resolve(phi: "Activation", start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Halve panels until each is resolved; return the edges and the brackets that never are."""
     pending = np.stack([start[:-1], start[1:]], axis=1)
-    done, singular = [], []
+    finished, singular = [], []
     scales = _scales(phi)
     while len(pending):
         resolved = _is_resolved(phi, pending, scales)
         width = np.diff(pending)[:, 0]
         tiny = width < _SMALLEST * np.maximum(1.0, np.abs(pending).max(axis=1))
-        done.append(pending[resolved])
+        finished.append(pending[resolved])
         singular.append(pending[~resolved & tiny])
         halve = pending[~resolved & ~tiny]
         middle = halve.mean(axis=1)
         pending = np.concatenate(
             [np.stack([halve[:, 0], middle], axis=1), np.stack([middle, halve[:, 1]], axis=1)]
         )
-        if sum(map(len, done)) + len(pending) > _MOST_PANELS:
+        if sum(map(len, finished)) + len(pending) > _MOST_PANELS:
             raise _not_smooth(phi, pending)
     unresolved = np.concatenate(singular)
-    cuts = np.unique(np.concatenate([np.concatenate(done).ravel(), start]))
+    cuts = np.unique(np.concatenate([np.concatenate(finished).ravel(), start]))
     return cuts, unresolved[np.argsort(unresolved[:, 0])]
 
 
@@ -341,7 +341,7 @@ def _all_jumps(phi: "Activation", where: np.ndarray) -> np.ndarray:
     return np.stack([_jumps(phi, where, order) for order in range(_DERIVATIVES)])
 
 
-def _check_declared(phi: "Activation", places: np.ndarray, others: list[float]) -> None:
+def _check_declared(phi: "Activation", places: np.ndarray, undeclared: list[float]) -> None:
     """See that no kink lies elsewhere, or a little off its declared place."""
     reached = _OFF * np.maximum(1.0, np.abs(places))  # as far as the wide limits are taken
     steps = np.column_stack([reached, *np.outer(_AROUND, np.ones_like(places))])
@@ -360,8 +360,8 @@ def _check_declared(phi: "Activation", places: np.ndarray, others: list[float]) 
             raise ValueError(
                 f"kink_locations of {phi!r} contain {where!r}, but the kink is at {true!r}"
             )
-    if others:
+    if undeclared:
         raise ValueError(
             f"kink_locations of {phi!r} are given as {tuple(places.tolist())}, "
-            f"but it is not smooth near x = {others[0]:.6g} either"
+            f"but it is not smooth near x = {undeclared[0]:.6g} either"
         )

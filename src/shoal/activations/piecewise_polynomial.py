@@ -172,12 +172,12 @@ class _Lookup(torch.autograd.Function):
 
     @staticmethod
     def vmap(
-        info: Any, in_dims: tuple[int | None, ...], x: Tensor, weight: Tensor | None, *rest: Any
+        info: Any, in_dims: tuple[int | None, ...], x: Tensor, weight: Tensor | None, *settings: Any
     ) -> tuple[Tensor, int]:
         x = _batched(x, in_dims[0], info.batch_size)
         if weight is not None:
             weight = _batched(weight, in_dims[1], info.batch_size)
-        return _lookup(x, weight, *rest), 0
+        return _lookup(x, weight, *settings), 0
 
 
 def _batched(tensor: Tensor, dim: int | None, count: int) -> Tensor:
@@ -246,7 +246,7 @@ class GradedCells:
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class PolynomialTable:
     """Polynomials in s = scale x + offset.
 
     Attributes:
@@ -280,24 +280,26 @@ class Table:
             value = torch.addcmul(power.index_select(0, number), value, s)
         return value
 
-    def to(self, device: torch.device, dtype: torch.dtype) -> "Table":
+    def to(self, device: torch.device, dtype: torch.dtype) -> "PolynomialTable":
         """The table on another device, or in another dtype."""
         cells = self.cells.to(device, dtype) if isinstance(self.cells, Tensor) else self.cells
         scale = None if self.scale is None else self.scale.to(device, dtype)
-        return Table(cells, scale, self.offset.to(device, dtype), self.powers.to(device, dtype))
+        return PolynomialTable(
+            cells, scale, self.offset.to(device, dtype), self.powers.to(device, dtype)
+        )
 
-    def derivative(self) -> "Table":
+    def derivative(self) -> "PolynomialTable":
         """The table of the derivative, in place of the polynomials'."""
         j = torch.arange(1, len(self.powers), dtype=self.powers.dtype)
         powers = self.powers[1:] * j[:, None] * (1.0 if self.scale is None else self.scale)
         if not len(powers):
             powers = torch.zeros_like(self.powers[:1])
-        return Table(self.cells, self.scale, self.offset, powers)
+        return PolynomialTable(self.cells, self.scale, self.offset, powers)
 
 
 def evaluate(phi: PiecewisePolynomial, order: int, x: Tensor, weight: Tensor | None) -> Tensor:
     """A derivative at each entry, times the entry of ``weight``; without a gradient."""
-    found = table(phi, order, x.dtype, x.device)
+    pieces = table(phi, order, x.dtype, x.device)
     x = x.detach().contiguous()
     weight = None if weight is None else weight.detach().contiguous()
     result = torch.empty_like(x)
@@ -305,23 +307,25 @@ def evaluate(phi: PiecewisePolynomial, order: int, x: Tensor, weight: Tensor | N
     parts = x.view(-1).split(step), result.view(-1).split(step)
     weights = [None] * len(parts[0]) if weight is None else weight.view(-1).split(step)
     for entries, out, factor in zip(*parts, weights, strict=True):
-        value = found(entries.to(found.offset.dtype))
+        value = pieces(entries.to(pieces.offset.dtype))
         out.copy_(value if factor is None else value * factor)
     return result
 
 
 @cached
 @in_standard_settings
-def table(phi: PiecewisePolynomial, order: int, dtype: torch.dtype, device: torch.device) -> Table:
+def table(
+    phi: PiecewisePolynomial, order: int, dtype: torch.dtype, device: torch.device
+) -> PolynomialTable:
     """The table of a derivative for arguments of a dtype."""
     double = dtype == torch.float64
-    found = _pieces(phi) if double else (_graded(phi) or _pieces(phi))
+    pieces = _pieces(phi) if double else (_graded(phi) or _pieces(phi))
     for _ in range(order):
-        found = found.derivative()
-    return found.to(device, dtype if double else torch.float32)
+        pieces = pieces.derivative()
+    return pieces.to(device, dtype if double else torch.float32)
 
 
-def _pieces(phi: PiecewisePolynomial) -> Table:
+def _pieces(phi: PiecewisePolynomial) -> PolynomialTable:
     """The pieces as they are, between two tangents, whose s is x less the knot."""
     knots = torch.tensor(phi.knots, dtype=torch.float64)
     p = torch.tensor(phi.pieces, dtype=torch.float64).T
@@ -335,11 +339,11 @@ def _pieces(phi: PiecewisePolynomial) -> Table:
     one = half.new_ones(1)
     scale = torch.cat([one, 1 / half, one])
     offset = torch.cat([-knots[:1], -(knots[1:] + knots[:-1]) / (2 * half), -knots[-1:]])
-    return Table(knots, scale, offset, powers)
+    return PolynomialTable(knots, scale, offset, powers)
 
 
 @cached
-def _graded(phi: PiecewisePolynomial) -> Table | None:
+def _graded(phi: PiecewisePolynomial) -> PolynomialTable | None:
     """Cubics on graded cells, ``None`` if there are kinks or there would be too many cells."""
     end = phi.knots[-1]
     if phi.corners is None or {-end, end, *phi.corners} != {-end, end} or phi.knots[0] != -end:
@@ -348,10 +352,12 @@ def _graded(phi: PiecewisePolynomial) -> Table | None:
     slopes = exact.derivative()
     cells = [GradedCells(end, *shape) for shape in product(_OCTAVES, _CELL_BITS)]
     tries = (_cubics(c, exact, slopes) for c in sorted(cells, key=lambda c: c.count))
-    return next((found for found in tries if found is not None), None)
+    return next((table for table in tries if table is not None), None)
 
 
-def _cubics(cells: GradedCells, exact: Table, slopes: Table) -> Table | None:
+def _cubics(
+    cells: GradedCells, exact: PolynomialTable, slopes: PolynomialTable
+) -> PolynomialTable | None:
     """The cubics with the values and slopes at the edges; ``None`` if they are not accurate."""
     edges = cells.edges()
     steepest = float(slopes(torch.cat([edges, -edges])).abs().max())
@@ -381,4 +387,4 @@ def _cubics(cells: GradedCells, exact: Table, slopes: Table) -> Table | None:
         tangent = torch.stack([v[-1], d[-1], d.new_zeros(()), d.new_zeros(())])
         offsets += [-middle, -x[-1:]]
         powers += [cubics, tangent[:, None]]
-    return Table(cells, None, torch.cat(offsets), torch.cat(powers, dim=1))
+    return PolynomialTable(cells, None, torch.cat(offsets), torch.cat(powers, dim=1))

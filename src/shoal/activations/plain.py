@@ -45,8 +45,8 @@ def kinks(phi: Activation) -> list[float]:
     r"""Where $\varphi'$ jumps: the quotient changes by more than its neighbors do."""
     x, quotient = slopes(phi)
     change = (quotient[3:] - quotient[:-3]).abs()  # across at most two cells that hold a kink
-    found: list[float] = []
+    places: list[float] = []
     for place in ((x[3:] + x[:-3]) / 2)[change > 1e-3].tolist():
-        if not found or place - found[-1] > 1e-2:
-            found.append(place)
-    return found
+        if not places or place - places[-1] > 1e-2:
+            places.append(place)
+    return places

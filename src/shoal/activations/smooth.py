@@ -154,8 +154,8 @@ class Softplus(_Analytic):
         """Value and slope, by an exponential with a proved error."""
         e = exponential(x.abs())
         values = x.clamp(min=0) + logarithm(e)
-        found = Evaluated.by_exponential(values, torch.where(x >= 0, 1.0, e) / (1 + e))
-        return found._replace(error=found.error + 2 * UNIT * values)
+        evaluated = Evaluated.by_exponential(values, torch.where(x >= 0, 1.0, e) / (1 + e))
+        return evaluated._replace(error=evaluated.error + 2 * UNIT * values)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from shoal.architectures import Architecture
 from shoal.core.checks import host_array, real, real_array
 from shoal.core.processes import Group
 from shoal.learning import Decomposition, KernelRegression, kernel_regression
-from shoal.learning.ridges import Criterion, checked_criterion, path_of
+from shoal.learning.ridges import Criterion, checked_criterion, evaluate_path
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin
@@ -84,9 +84,9 @@ class WeightedRegression:
         free = root[:, 0] / torch.linalg.vector_norm(root) if center else None
         mean = np.average(y, axis=0, weights=weights) if center else np.zeros(y.shape[1:])
         targets = root * torch.from_numpy((y - mean)[some].reshape(len(root), -1))
-        parts = Decomposition.of((kernels(x[some]) * root * root.T).contiguous(), free)
+        parts = Decomposition.from_matrix((kernels(x[some]) * root * root.T).contiguous(), free)
         if isinstance(ridge, str):
-            ridge = path_of(parts, targets).best(checked_criterion("ridge", ridge))
+            ridge = evaluate_path(parts, targets).best(checked_criterion("ridge", ridge))
         near = parts.shifted(real("ridge", ridge, at_least=0.0))
         solution, inverse = near.solve(targets), near.inverse_diagonal()[:, None]
         shape = (len(root), *y.shape[1:])

@@ -13,7 +13,7 @@ import shoal
 from shoal import DEQ
 from shoal.app.inputs import Inputs
 from shoal.learning.decomposition import Decomposition
-from shoal.learning.ridges import path_of
+from shoal.learning.ridges import evaluate_path
 
 FOLDS = 5
 LOOP, LAYER, RBF, LINEAR, CONSTANT = "loop", "no loop", "RBF", "linear", "constant"
@@ -183,8 +183,8 @@ def predict(fit: Fit, x: Tensor, new: Tensor) -> Tensor:
 
 
 def _fit(candidate: Candidate, matrix: Tensor, y: Tensor) -> Fit:
-    mean, parts = y.mean(0), Decomposition.of(matrix)
-    path = path_of(parts, y - mean)
+    mean, parts = y.mean(0), Decomposition.from_matrix(matrix)
+    path = evaluate_path(parts, y - mean)
     ridge = path.best("loo")
     alpha = parts.shifted(ridge).solve(y - mean)
     return Fit(candidate, ridge, path.score("loo"), alpha, mean)

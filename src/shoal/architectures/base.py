@@ -43,9 +43,9 @@ class Architecture(ABC):
     def variances(self) -> tuple[str, ...]:
         """The fields that are variances of weights, in which kernels can be differentiated."""
         layers = self.layers()
-        held = {field.name: getattr(self, field.name) for field in fields(self)}
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
         for weights in layers.weights:
-            if weights.field is not None and held.get(weights.field) != weights.variance:
+            if weights.field is not None and values.get(weights.field) != weights.variance:
                 raise ValueError(
                     f"the weights {weights.group!r} of {type(self).__name__} must have the "
                     f"variance that is in the field {weights.field!r}, got {weights.variance!r}"
@@ -99,18 +99,18 @@ class Architecture(ABC):
         """The same architecture with another activation in each cell."""
         changes: dict[str, Activation | tuple[Activation, ...]] = {}
         for name, phi in zip(self.activation_names, activations, strict=True):
-            field, several, _ = name.partition("[")
+            field, is_tuple, _ = name.partition("[")
             before = changes.get(field, ())
             assert isinstance(before, tuple)
-            changes[field] = (*before, phi) if several else phi
+            changes[field] = (*before, phi) if is_tuple else phi
         with suppress(TypeError, ValueError):  # of fields that take one activation only
             changed = replace(self, **changes)
             if [cell.activation for cell in changed.layers().cells] == list(activations):
                 return changed
-        held = ", ".join(map(repr, changes))
+        names = ", ".join(map(repr, changes))
         raise TypeError(
             f"{type(self).__name__} must take a tuple with an activation for each cell as its "
-            f"{held} to be centered, or have a field for each"
+            f"{names} to be centered, or have a field for each"
         )
 
     def __repr__(self) -> str:
@@ -188,8 +188,8 @@ def set_checked(architecture: Architecture, **fields: Callable[[str, Any], objec
 
 def as_activations(name: str, value: object) -> tuple[Activation, ...]:
     """Return a field that holds activations, one after the other."""
-    several = enumerate(checks.items(name, value, "a sequence of Activation, one per layer"))
-    activations = tuple(as_activation(f"{name}[{index}]", phi) for index, phi in several)
+    entries = enumerate(checks.items(name, value, "a sequence of Activation, one per layer"))
+    activations = tuple(as_activation(f"{name}[{index}]", phi) for index, phi in entries)
     if not activations:
         raise ValueError(f"{name} must have at least one entry, got none")
     return activations
@@ -199,8 +199,8 @@ def one_or_several(name: str, value: object) -> Activation | tuple[Activation, .
     """Return a field that holds one activation, or several."""
     if isinstance(value, Activation | str) or not isinstance(value, Iterable):
         return as_activation(name, value)
-    several = as_activations(name, value)
-    return several if len(several) > 1 else several[0]
+    activations = as_activations(name, value)
+    return activations if len(activations) > 1 else activations[0]
 
 
 def scale(name: str, value: object) -> float:

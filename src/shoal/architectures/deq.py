@@ -139,18 +139,18 @@ class DEQ(ImplicitArchitecture):
         growing = fixed = None  # weights in the scale in which they act
         if self.parametrization == "standard":  # weights in their own, so that the NTK grows
             growing, fixed = (1.0, 0.0) if width is None else (float(width), 1.0)
-        first, *others = self.activations
+        first, *hidden = self.activations
         recurrent = Weights("recurrent", self.recurrent_variance, growing, "recurrent_variance")
         cells = [Cell(first, recurrent, bias=biases("bias", self.bias_variance, fixed))]
-        for number, (phi, v) in enumerate(zip(others, self.hidden_variances, strict=True), start=2):
+        for number, (phi, v) in enumerate(zip(hidden, self.hidden_variances, strict=True), start=2):
             bias = biases(f"bias{number}", self.bias_variance, fixed)
             cells.append(Cell(phi, Weights(f"layer{number}", v, growing), bias=bias))
         injection = Weights("input", self.input_variance, fixed, "input_variance")
         return Layers(tuple(cells), Weights("readout", 1.0, growing), injection)
 
     def _one_for_each_hidden_layer(self, name: str, value: object) -> tuple[float, ...]:
-        given = enumerate(checks.items(name, value, "a sequence of numbers"))
-        values = tuple(scale(f"{name}[{index}]", variance) for index, variance in given)
+        entries = enumerate(checks.items(name, value, "a sequence of numbers"))
+        values = tuple(scale(f"{name}[{index}]", variance) for index, variance in entries)
         count = len(self.activations) - 1
         if values and len(values) != count:
             raise ValueError(

@@ -122,7 +122,7 @@ class Layers:
             raise ValueError("cells must have no skip connection in a loop, or around the first")
         if self.readout is not None and self.readout.group != "readout":
             raise ValueError(f"readout must have the group 'readout', got {self.readout.group!r}")
-        named = Counter(["readout", *(w.group for w in self.weights if w is not self.readout)])
+        named = Counter(["readout", *[w.group for w in self.weights if w is not self.readout]])
         if len(named) < named.total():
             twice = named.most_common(1)[0][0]
             raise ValueError(f"each group must name one kind of weights, got {twice!r} again")
@@ -130,9 +130,9 @@ class Layers:
     @property
     def weights(self) -> tuple[Weights, ...]:
         """All of them: the readout, the cells', the injection, the biases."""
-        biases = (cell.bias for cell in self.cells)
-        every = (self.readout, *(cell.weights for cell in self.cells), self.injection, *biases)
-        return tuple(weights for weights in every if weights is not None)
+        matrices, biases = zip(*[(cell.weights, cell.bias) for cell in self.cells], strict=True)
+        every = (self.readout, *matrices, self.injection, *biases)
+        return tuple([weights for weights in every if weights is not None])
 
     @property
     def groups(self) -> tuple[str, ...]:

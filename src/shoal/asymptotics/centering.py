@@ -25,7 +25,7 @@ from shoal.core.exceptions import AccuracyError, ConvergenceError
 from shoal.core.settings import in_standard_settings
 from shoal.gaussian import dual, hermite
 from shoal.kernels.pairs import loop_variance
-from shoal.kernels.recursions import Loop
+from shoal.kernels.recursions import CellLoop
 
 A = TypeVar("A", bound=Architecture)
 
@@ -90,7 +90,7 @@ def centered(architecture: A, input_norm: float) -> A:
     injected += float(layers.cells[0].bias_variance)
     variance = _loop_variance(layers, injected)
     result = _shifted_cells(architecture, variance, chain=False)
-    actual = loop_variance(Loop(result.layers().cells), injected)
+    actual = loop_variance(CellLoop(result.layers().cells), injected)
     if abs(actual - variance) > _SAME * variance:
         raise ConvergenceError(
             f"no unique centering: hidden units have variance {variance:.6g} where the shift was "
@@ -135,11 +135,12 @@ def _shifted_cells(architecture: A, variance: float, *, chain: bool) -> A:
     activations = [cell.activation for cell in architecture.layers().cells]
     for place, name in enumerate(architecture.activation_names):
         cell = architecture.layers().cells[place]
-        seen = seen_variance(cell, variance) if chain or place else variance
-        activations[place] = _shifted(name, cell.activation, seen)
+        argument_variance = seen_variance(cell, variance) if chain or place else variance
+        activations[place] = _shifted(name, cell.activation, argument_variance)
         architecture = architecture.with_activations(activations)
         cell = architecture.layers().cells[place]  # whose gain may depend on its activation
-        variance = cell.skip**2 * variance + cell.gain**2 * _square(cell.activation, seen)
+        square = _square(cell.activation, argument_variance)
+        variance = cell.skip**2 * variance + cell.gain**2 * square
     return architecture
 
 
@@ -148,13 +149,15 @@ def _loop_variance(layers: Layers, injected: float) -> float:
     recurrent = float(layers.cells[0].weights.variance)
 
     def excess(variance: float) -> float:
-        seen = variance
+        argument_variance = variance
         for cell, following in pairwise((*layers.cells, None)):
             assert cell is not None
-            phi = _minus(cell.activation, _mean(cell.activation, seen))
-            features = cell.gain**2 * _square(phi, seen)
-            seen = features if following is None else seen_variance(following, features)
-        return recurrent * seen + injected - variance
+            phi = _minus(cell.activation, _mean(cell.activation, argument_variance))
+            features = cell.gain**2 * _square(phi, argument_variance)
+            argument_variance = (
+                features if following is None else seen_variance(following, features)
+            )
+        return recurrent * argument_variance + injected - variance
 
     low = injected
     if excess(low) <= 0:

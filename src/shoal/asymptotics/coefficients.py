@@ -51,7 +51,7 @@ class KernelCoefficients:
     bend: float = 0.0
 
 
-def _one(kernel: str, name: str) -> property:
+def _coefficient_property(kernel: str, name: str) -> property:
     """The paper's name for a coefficient of one of the kernels."""
 
     def value(self: "Coefficients") -> float:
@@ -98,20 +98,20 @@ class Coefficients:
     ck: KernelCoefficients
     ntk: KernelCoefficients
 
-    gamma2 = _one("ck", "gamma2")
-    alpha1 = _one("ck", "alpha1")
-    alpha2 = _one("ck", "alpha2")
-    alpha3 = _one("ck", "alpha3")
-    kappa2 = _one("ntk", "gamma2")
-    beta1 = _one("ntk", "alpha1")
-    beta2 = _one("ntk", "alpha2")
-    beta3 = _one("ntk", "alpha3")
-    ck_offset = _one("ck", "offset")
-    ck_slope = _one("ck", "slope")
-    ck_bend = _one("ck", "bend")
-    ntk_offset = _one("ntk", "offset")
-    ntk_slope = _one("ntk", "slope")
-    ntk_bend = _one("ntk", "bend")
+    gamma2 = _coefficient_property("ck", "gamma2")
+    alpha1 = _coefficient_property("ck", "alpha1")
+    alpha2 = _coefficient_property("ck", "alpha2")
+    alpha3 = _coefficient_property("ck", "alpha3")
+    kappa2 = _coefficient_property("ntk", "gamma2")
+    beta1 = _coefficient_property("ntk", "alpha1")
+    beta2 = _coefficient_property("ntk", "alpha2")
+    beta3 = _coefficient_property("ntk", "alpha3")
+    ck_offset = _coefficient_property("ck", "offset")
+    ck_slope = _coefficient_property("ck", "slope")
+    ck_bend = _coefficient_property("ck", "bend")
+    ntk_offset = _coefficient_property("ntk", "offset")
+    ntk_slope = _coefficient_property("ntk", "slope")
+    ntk_bend = _coefficient_property("ntk", "bend")
 
     @property
     def architecture(self) -> Architecture:
@@ -231,8 +231,8 @@ def _expanded(
             bend_aa, bend_ab = _gradients(slope_a, a, b)
             (bend_cc,) = _gradients(slope_c, c)
             # centered, the kernel vanishes wherever one norm is input_norm and c is zero
-            others = () if vanishing else (kappa, slope_a, bend_aa)
-            numbers = (same, slope_c, bend_ab, bend_cc / 2, *others)
+            norm_terms = () if vanishing else (kappa, slope_a, bend_aa)
+            numbers = (same, slope_c, bend_ab, bend_cc / 2, *norm_terms)
             results.append(KernelCoefficients(*(t.item() for t in numbers)))
     return results
 
@@ -251,23 +251,23 @@ def _last_argument(
     architecture = function.architecture
     if isinstance(architecture, ImplicitNetwork):  # they have a mean, of square G
         gamma2, feature = architecture.gamma**2, (square + architecture.bias_variance) / 2
-        seen = gamma2 * (ck - feature) + feature
-        return math.sqrt(seen), gamma2 * (growth - 0.5) + 0.5
+        argument_variance = gamma2 * (ck - feature) + feature
+        return math.sqrt(argument_variance), gamma2 * (growth - 0.5) + 0.5
     if isinstance(architecture, LoopedNetwork):  # what the readout sees: no activation follows
         return math.sqrt(ck), growth
     layers = architecture.layers(function.width)
-    seen, change = entering_variance(layers, square, ck), 0.0
+    argument_variance, change = entering_variance(layers, square, ck), 0.0
     if layers.injection is not None:
         change = entering_variance(layers, 1.0, growth) - float(layers.cells[0].bias_variance)
     variance, mean = 1.0 if layers.gated else square, 0.0
     for cell, following in pairwise(layers.cells):
-        m = moments(cell.activation, math.sqrt(seen))
+        m = moments(cell.activation, math.sqrt(argument_variance))
         cross = 2 * cell.skip * cell.gain * mean * float(m.mean)
         variance = cell.skip**2 * variance + cross + cell.gain**2 * float(m.square)
         mean = cell.skip * mean + cell.gain * float(m.mean)
         change *= float(following.weights.variance) * cell.gain**2 * float(m.square_second) / 2
-        seen = seen_variance(following, variance)
-    return math.sqrt(seen), change
+        argument_variance = seen_variance(following, variance)
+    return math.sqrt(argument_variance), change
 
 
 def _shift(phi: Activation) -> float:

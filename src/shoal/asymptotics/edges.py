@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from shoal.asymptotics.equation import Array, Equation, Points
+from shoal.asymptotics.equation import Array, AxisSolutions, Equation
 from shoal.core.exceptions import AccuracyError
 
 _POINTS = 400  # of a scan
@@ -89,7 +89,9 @@ def scanned_edges(equation: Equation, missing: float, *, hard: bool) -> tuple[Ar
         more = equation.on_axis(new)
         order = np.argsort(np.concatenate([x, new]), kind="stable")
         x = np.concatenate([x, new])[order]
-        points = Points(*(np.concatenate(pair)[order] for pair in zip(points, more, strict=True)))
+        points = AxisSolutions(
+            *(np.concatenate(pair)[order] for pair in zip(points, more, strict=True))
+        )
     else:
         raise AccuracyError("a part of the support is too narrow to be resolved")
     change = np.flatnonzero(points.inside[1:] != points.inside[:-1])
@@ -127,15 +129,15 @@ def _bottom(equation: Equation, missing: float, *, hard: bool) -> float:
         place = np.array([x])
         points = equation.on_axis(place)
         # rounding makes zero eigenvalues of singular covariances uncertain: go no lower
-        if not points.inside[0] and abs(equation.below(points.v, place)[0] - missing) < 1e-9:
+        if not points.inside[0] and abs(equation.mass_below(points.v, place)[0] - missing) < 1e-9:
             return x
         x /= 4
     raise AccuracyError("the support comes too near to zero to be resolved")
 
 
-def _between(equation: Equation, x: Array, points: Points) -> Array:
+def _between(equation: Equation, x: Array, points: AxisSolutions) -> Array:
     """Points to add: where mass hides between two, and beside minima that may be gaps."""
-    below = np.round(equation.below(points.v, x), 12)
+    below = np.round(equation.mass_below(points.v, x), 12)
     outside = ~points.inside
     crowded = outside[1:] & outside[:-1] & (below[1:] != below[:-1])
     middles = np.sqrt(x[1:] * x[:-1])

@@ -35,7 +35,7 @@ _EPS = float(np.finfo(float).eps)
 _HEIGHTS = (1e-6, 1e-9, 1e-12, 1e-14)  # above the axis, relative, where solutions are continued
 
 
-class Points(NamedTuple):
+class AxisSolutions(NamedTuple):
     """Solutions v at real points, and which points lie inside the support."""
 
     v: Values
@@ -74,7 +74,7 @@ class Equation:
         noise = _EPS * (np.abs(v) + np.abs(z)[:, None] + np.abs(first))
         return v - z[:, None] + first, jacobian, noise
 
-    def below(self, v: Values, x: Array) -> Array:
+    def mass_below(self, v: Values, x: Array) -> Array:
         """p/n times the share of eigenvalues below real points, from the solutions there."""
         u, weights = -1 / v, self.ratios
         directions = _argument(1 + (weights * u) @ self.values.T) @ self.shares
@@ -84,7 +84,7 @@ class Equation:
     def newton(self, v: Values, z: Values, *, steps: int = 40) -> tuple[Values, Mask]:
         """Newton's iteration from ``v``, which stays real or in the upper half-plane."""
         v = v.copy()
-        done = np.zeros(len(z), bool)
+        converged = np.zeros(len(z), bool)
         active = np.arange(len(z))
         for _ in range(steps):
             current = v[active]
@@ -99,27 +99,27 @@ class Equation:
                 near = (np.abs(step) < 1e-8 * current.imag).all(axis=1)
             small = (np.abs(difference) <= 4 * noise).all(axis=1) | (change < 1e-13) | near
             v[active[usable]] = (current - step)[usable]
-            done[active[usable & small]] = True
+            converged[active[usable & small]] = True
             active = active[usable & ~small]
             if not len(active):
                 break
-        return v, done
+        return v, converged
 
-    def above(self, z: Values) -> Values:
+    def solve_upper(self, z: Values) -> Values:
         """The solution at points of the upper half-plane, by continuation from far above."""
         target = z.imag
         height = np.maximum(target, 2 * self.bound)
         start = z.real + 1j * height
-        v, done = self.newton(start[:, None] + self.traces, start)
+        v, converged = self.newton(start[:, None] + self.traces, start)
         factor = np.full(len(z), 0.25)
-        while not (done & (height <= target)).all():
-            active = np.flatnonzero(~(done & (height <= target)))
+        while not (converged & (height <= target)).all():
+            active = np.flatnonzero(~(converged & (height <= target)))
             lower = np.maximum(height[active] * factor[active], target[active])
             lowered, ok = self.newton(v[active], z.real[active] + 1j * lower, steps=12)
             ok &= (lowered.imag > 0).all(axis=1)
             v[active[ok]] = lowered[ok]
             height[active[ok]] = lower[ok]
-            done[active[ok]] = True
+            converged[active[ok]] = True
             factor[active] = np.where(
                 ok, np.maximum(factor[active] ** 1.5, 0.02), np.sqrt(factor[active])
             )
@@ -138,7 +138,7 @@ class Equation:
         form[~np.isfinite(form).all(axis=(1, 2))] = -np.eye(v.shape[1])
         return np.asarray(np.linalg.eigvalsh(form)[:, 0])
 
-    def polish(self, v: Values, x: Array) -> tuple[Points, Mask]:
+    def polish(self, v: Values, x: Array) -> tuple[AxisSolutions, Mask]:
         """The solutions at real ``x`` that are near ``v``, and where one was certified."""
         result = v.astype(complex)
         inside = np.zeros(len(x), bool)
@@ -158,24 +158,28 @@ class Equation:
             # a merely real solution, approached from above, is none
             ok &= (solutions.imag > 1e-11 * np.abs(solutions)).all(axis=1)
             result[turn[ok]], inside[turn[ok]] = solutions[ok], True
-        return Points(result, inside), outside | inside
+        return AxisSolutions(result, inside), outside | inside
 
-    def on_axis(self, x: Array, guess: Values | None = None) -> Points:
+    def on_axis(self, x: Array, guess: Values | None = None) -> AxisSolutions:
         """The certified solutions at real points, ``guess`` being solutions of nearby points."""
         v = np.zeros((len(x), len(self.ratios)), complex)
         inside = np.zeros(len(x), bool)
-        left = np.arange(len(x))
+        remaining = np.arange(len(x))
         for height in _HEIGHTS if guess is None else (None, *_HEIGHTS):
             if height is None:
                 start = np.asarray(guess)
             else:
-                start = self.above(x[left] + 1j * height * np.where(x == 0, 1, np.abs(x))[left])
-            points, ok = self.polish(start, x[left])
-            v[left[ok]], inside[left[ok]] = points.v[ok], points.inside[ok]
-            left = left[~ok]
-            if not len(left):
-                return Points(v, inside)
-        raise ConvergenceError(f"no certified solution of the spectrum's equation at {x[left[0]]}")
+                start = self.solve_upper(
+                    x[remaining] + 1j * height * np.where(x == 0, 1, np.abs(x))[remaining]
+                )
+            points, ok = self.polish(start, x[remaining])
+            v[remaining[ok]], inside[remaining[ok]] = points.v[ok], points.inside[ok]
+            remaining = remaining[~ok]
+            if not len(remaining):
+                return AxisSolutions(v, inside)
+        raise ConvergenceError(
+            f"no certified solution of the spectrum's equation at {x[remaining[0]]}"
+        )
 
 
 def _argument(z: Values) -> Array:

@@ -70,8 +70,8 @@ def estimated_statistics(centers: Sequence[Tensor], parts: Sequence[Tensor]) -> 
         unbiased = factor * ((n - 1) * (n - 2) * square + traces[a] ** 2 - fourth)
         of_trace = factor * (2 * square + (n**2 - 3 * n + 1) * traces[a] ** 2 - fourth)
         excess[a] = n * (traces[a] ** 2 - 2 / (n - 1) * unbiased - of_trace)
-        for b, others in enumerate(parts[:a]):
-            shared = _scatter_product(rows, others) / ((n - 1) * (len(others) - 1))
+        for b, earlier_rows in enumerate(parts[:a]):
+            shared = _scatter_product(rows, earlier_rows) / ((n - 1) * (len(earlier_rows) - 1))
             products[a, b] = products[b, a] = shared
             inner[a, b] = inner[b, a] = centers[a] @ centers[b]
         products[a, a] = unbiased

@@ -47,8 +47,8 @@ def class_indices(
     names, inverse = np.unique(array, return_inverse=True)
     unknown = [name for name in names.tolist() if name not in places]
     if unknown:
-        known = ", ".join(map(repr, classes))
-        raise ValueError(f"labels must be among the classes {known}, got {unknown[0]!r}")
+        listed = ", ".join(map(repr, classes))
+        raise ValueError(f"labels must be among the classes {listed}, got {unknown[0]!r}")
     if samples not in (None, len(array)):
         raise ValueError(
             f"labels must be as many as samples, got {len(array)} for {samples} samples"

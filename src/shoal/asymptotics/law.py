@@ -73,7 +73,7 @@ class Law:
         for upper, lower in zip(self.edges[1:-1:2], self.edges[2::2], strict=True):
             middle = np.array([(upper + lower) / 2])
             points = self.equation.on_axis(middle)
-            below += [float(self.equation.below(points.v, middle)[0]) * self._dimension] * 2
+            below += [float(self.equation.mass_below(points.v, middle)[0]) * self._dimension] * 2
         return np.array([*below, 1.0])[: len(self.edges)]
 
     def density(self, x: Array) -> Array:
@@ -93,7 +93,7 @@ class Law:
         passed = place > 0
         result[passed] = self.cumulated[place[passed] - 1]
         within = self._bulk(x) >= 0
-        below = self.equation.below(self._solutions(x[within]), x[within])
+        below = self.equation.mass_below(self._solutions(x[within]), x[within])
         result[within] = below * self._dimension
         return result
 
@@ -113,7 +113,7 @@ class Law:
     def _inverse(self, level: Array, index: int, chart: "_Chart") -> Array:
         """Where the distribution has these levels in a bulk."""
         grid, table = self._table[index]
-        shares = self.equation.below(table, chart.point(grid)) * self._dimension
+        shares = self.equation.mass_below(table, chart.point(grid)) * self._dimension
         shares[0], shares[-1] = self.cumulated[2 * index : 2 * index + 2]
         shares = np.maximum.accumulate(shares)
         angle = np.interp(level, shares, grid)
@@ -122,7 +122,7 @@ class Law:
         for _ in range(30):
             x = chart.point(angle)
             v = self._solutions(x)
-            excess = self.equation.below(v, x) * self._dimension - level
+            excess = self.equation.mass_below(v, x) * self._dimension - level
             slope = (-1 / v).imag @ self.ratios * self._dimension / np.pi * chart.speed(angle)
             low, high = np.where(excess < 0, angle, low), np.where(excess < 0, high, angle)
             with np.errstate(all="ignore"):
@@ -138,7 +138,7 @@ class Law:
         upper = np.where(z.imag < 0, z.conj(), z)
         if not self.equation.bound:
             return -1 / z
-        total = (-1 / self.equation.above(upper)) @ self.ratios * self._dimension
+        total = (-1 / self.equation.solve_upper(upper)) @ self.ratios * self._dimension
         return np.where(z.imag < 0, total.conj(), total)
 
     def outside(self, x: float, guess: Array | None = None) -> Array:

@@ -203,7 +203,7 @@ def spectrum(
     counts = count * mixture.proportions.numpy()
     law = Law([_array(covariance) for covariance in mixture.covariances], counts)
     square = c.input_norm**2
-    return Spectra(*(_of(k, square, mixture, law, counts) for k in (c.ck, c.ntk)))
+    return Spectra(*(_kernel_spectrum(k, square, mixture, law, counts) for k in (c.ck, c.ntk)))
 
 
 def _warn_of_misfits(mixture: GaussianMixture) -> None:
@@ -249,7 +249,7 @@ def _warn(text: str) -> None:
     warnings.warn(text, UserWarning, stacklevel=5)
 
 
-def _of(
+def _kernel_spectrum(
     k: KernelCoefficients, square: float, mixture: GaussianMixture, law: Law, counts: Array
 ) -> Spectrum:
     """The spectrum of a kernel, given the law of XᵀX."""

@@ -117,18 +117,18 @@ class _Function:
     def gamma(self, z: float) -> Array:
         """Γ(z)."""
         u = -1 / self._solution(z)
-        return self._both(u, np.zeros_like(u))[0]
+        return self._value_and_slope(u, np.zeros_like(u))[0]
 
     def slope(self, z: float) -> Array:
         """Γ'(z)."""
         v = self._solution(z)
-        return self._both(-1 / v, self.law.slopes(z, v))[1]
+        return self._value_and_slope(-1 / v, self.law.slopes(z, v))[1]
 
     def _solution(self, z: float) -> Array:
         self._nearby = self.law.outside(z, self._nearby)
         return self._nearby
 
-    def _both(self, u: Array, slope: Array) -> tuple[Array, Array]:
+    def _value_and_slope(self, u: Array, slope: Array) -> tuple[Array, Array]:
         """Γ and its derivative along a change of u."""
         law, part = self.law, self.part
         forms, change = self._forms(u, slope)

@@ -181,9 +181,9 @@ class _Point:
         else:
             ways = descents(growth, self.geometry, self.step, growth.curvature)
         certain = [way for way in ways if way.rate > 0]
-        return tuple(sorted(certain, key=self.margin_of, reverse=True))
+        return tuple(sorted(certain, key=self.rate_margin, reverse=True))
 
-    def margin_of(self, way: Way) -> Fraction:
+    def rate_margin(self, way: Way) -> Fraction:
         """The factor by which the radii exceed those that a rate needs."""
         ratios = [self.radii[g] / need for g, need in way.needed.items() if need > 0]
         return min(ratios, default=Fraction(2))
@@ -191,7 +191,7 @@ class _Point:
     @property
     def margin(self) -> Fraction:
         """The factor by which the radii exceed the needed ones; zero if nothing is certain."""
-        return self.margin_of(self.ways[0]) if self.ways else _ZERO
+        return self.rate_margin(self.ways[0]) if self.ways else _ZERO
 
     def moved(self, radii: Radii) -> "_Point":
         """The point at other radii, rounded to floats so that fractions stay short."""
@@ -270,7 +270,7 @@ def _conclusion(theorem: str, origin: _Point) -> Conclusion:
     if least.margin < 1:
         return result
     growth, scales = least.growth, origin.geometry.scales
-    rate = max(way.rate for way in least.ways if least.margin_of(way) >= 1)
+    rate = max(way.rate for way in least.ways if least.rate_margin(way) >= 1)
     promises = Promises(
         travel={g: up(r / scales[g]) if scales[g] else 0.0 for g, r in least.radii.items()},
         gain=None if growth.gain is None else up(growth.gain),

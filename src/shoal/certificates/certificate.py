@@ -219,13 +219,13 @@ class Certificate:
     @property
     def _rounding(self) -> str:
         """The sentence about the loss that rounding leaves."""
-        left = self.gradient_descent.promises.resolution
-        if left is None:
+        resolution = self.gradient_descent.promises.resolution
+        if resolution is None:
             return ""
         error = self.measurements.get("initial error", math.inf)
-        if not left < 0.5 * error * error:
+        if not resolution < 0.5 * error * error:
             return " Rounding, in the dtype of the network, may hide that."
-        return f" Rounding may leave a loss of {left:.1g}."
+        return f" Rounding may leave a loss of {resolution:.1g}."
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as plain values for JSON, which has no infinity: ``None`` instead."""

@@ -119,7 +119,7 @@ def _answer(
     net: Network[Any], x: Tensor, y: Tensor, dtype: torch.dtype, step_size: float | None
 ) -> Certificate:
     """The certificate without its fingerprint."""
-    kinds = [kind for kind, made in _THEOREMS.items() if isinstance(net.architecture, made)]
+    kinds = [kind for kind, types in _THEOREMS.items() if isinstance(net.architecture, types)]
     if not kinds:
         name = type(net.architecture).__name__
         raise TypeError(f"no theorem is known for networks like net, a {name}")
@@ -132,8 +132,8 @@ def _answer(
         return _refused(geometry, theorem, {})
     flow, descent = conclusions(geometry, theorem, step_size=step_size)
     if descent.holds:
-        left = _resolution(descent, net, y, dtype, geometry.measurements["initial error"])
-        descent = replace(descent, promises=replace(descent.promises, resolution=left))
+        resolution = _resolution(descent, net, y, dtype, geometry.measurements["initial error"])
+        descent = replace(descent, promises=replace(descent.promises, resolution=resolution))
     return Certificate(flow, descent, geometry.measurements)
 
 

@@ -82,9 +82,9 @@ class Crossings:
         """
         budget = (move.square() * self._growth)[:, None]
         last = self._costs.shape[1] - 1
-        taken = torch.searchsorted(self._costs, budget, right=True).sub(1).clamp(0, last)
-        following = (taken + 1).clamp(max=last)
-        cost, value = self._costs.gather(1, taken), self._values.gather(1, taken)
+        count = torch.searchsorted(self._costs, budget, right=True).sub(1).clamp(0, last)
+        following = (count + 1).clamp(max=last)
+        cost, value = self._costs.gather(1, count), self._values.gather(1, count)
         step = self._costs.gather(1, following) - cost
         share = torch.where(step > 0, (budget - cost) / step, torch.ones_like(step)).clamp(0, 1)
         total = value + share * (self._values.gather(1, following) - value)

@@ -76,12 +76,12 @@ class EquilibriumGeometry(Geometry):
             pushes = pushes + weights["skip"][:, None]  # t_i = q_i + v
             sizes = pushes.square().sum(0).sqrt() * (1 + gamma(len(readout) + 16))
             self.first_crossings = Crossings(inner.abs(), sizes)
-        seen = {"readout": self.equilibrium.features, "skip": injection}
-        seen = {g: features for g, features in seen.items() if g in parameters}
+        inputs = {"readout": self.equilibrium.features, "skip": injection}
+        inputs = {g: features for g, features in inputs.items() if g in parameters}
         # the readouts whose features must keep their rank: those that are trained
-        self.read = tuple(g for g in seen if parameters[g].requires_grad) or tuple(seen)[-1:]
-        stacked = torch.cat([seen[g].value for g in self.read], 1).T
-        least = least_singular_value(stacked, error=sum(seen[g].error for g in self.read))
+        self.read = tuple(g for g in inputs if parameters[g].requires_grad) or tuple(inputs)[-1:]
+        stacked = torch.cat([inputs[g].value for g in self.read], 1).T
+        least = least_singular_value(stacked, error=sum(inputs[g].error for g in self.read))
         norms = {
             g: up(spectral_norm(w) + 2 * UNIT * norm_upper(w))
             for g, w in weights.items()
@@ -91,10 +91,10 @@ class EquilibriumGeometry(Geometry):
         self.readout_norm = exact(norms["readout"])
         self.skip_norm = exact(norms.get("skip", 0.0))
         injected = up(spectral_norm(injection.value) + injection.error)
-        self.injection_norm = exact(injected if "skip" in seen else 0.0)
+        self.injection_norm = exact(injected if "skip" in inputs else 0.0)
         self.mapping = exact(self.rectified_scale * ROUND_UP) * exact(spectral_norm(x))  # μ‖X‖
         self.sample_norms = row_norms(x)
-        error = _error([(seen[g], weights[g], norms[g]) for g in seen], y)
+        error = _error([(inputs[g], weights[g], norms[g]) for g in inputs], y)
         self.error, self.rigorous = exact(error), self.equilibrium.proved
         self.measurements = {
             "norm of the recurrent weights": self.equilibrium.weight_norm,
@@ -171,8 +171,8 @@ class _Ball:
             self.moves, readout=radii["readout"], recurrent=radii["recurrent"], gap=gap
         )
         rough = (network.readout_norm + radii["readout"]) / gap
-        known = float((equilibrium.adjoint_norms + self.adjoint_moves).max())
-        self.adjoint = min(rough, exact(up(known)))  # β
+        moved = float((equilibrium.adjoint_norms + self.adjoint_moves).max())
+        self.adjoint = min(rough, exact(up(moved)))  # β
         self.lever = self.slope * self.adjoint  # κ
         self.push = self.lever + network.skip_norm + self.skip_radius  # of t_i
         self.outer = network.speed["recurrent"] * features**2
@@ -199,8 +199,8 @@ class _Ball:
             stride = up(self.inner * self.push * reach / exact(down(network.rectified_scale)))
             crossing = network.first_crossings.weight_within_step(self.first_moves, stride)
             turned = equilibrium.crossings.weight(self.moves) + self.adjoint_moves
-            known = float((crossing + turned).max()) * ROUND_UP
-            first = min(exact(up(known)) + self.skip_radius, self.push)
+            largest = float((crossing + turned).max()) * ROUND_UP
+            first = min(exact(up(largest)) + self.skip_radius, self.push)
         return second, first + second
 
     def curvature(self, twist: Fraction) -> Fraction | None:
@@ -217,9 +217,9 @@ class _Ball:
 def _error(parts: list[tuple[Enclosed, Tensor, float]], y: Tensor) -> float:
     """An upper bound of the norm of the error, from features, readouts and their norms."""
     difference, sizes, propagated, terms = -y, norm_upper(y), 0.0, 8
-    for seen, readout, norm in parts:
-        difference = difference + seen.value @ readout.T
-        sizes += norm_upper(seen.value) * norm_upper(readout)
-        propagated += norm * seen.error
+    for inputs, readout, norm in parts:
+        difference = difference + inputs.value @ readout.T
+        sizes += norm_upper(inputs.value) * norm_upper(readout)
+        propagated += norm * inputs.error
         terms += readout.shape[1]
     return up((norm_upper(difference) + gamma(terms) * sizes + propagated) * ROUND_UP)

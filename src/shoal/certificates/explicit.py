@@ -39,7 +39,7 @@ from shoal.networks.layered import ChainNetwork
 ExplicitNetwork = ChainNetwork[FullyConnected] | ChainNetwork[ResNet] | ChainNetwork[ConvResNet]
 
 
-class _Layer(NamedTuple):
+class _ExplicitLayer(NamedTuple):
     r"""A layer: its group of weights, and $e$, $k$, $\sigma$ and $\|\pi\|$."""
 
     name: str
@@ -51,10 +51,10 @@ class _Layer(NamedTuple):
     reach: float
 
 
-class _Pass(NamedTuple):
+class _LayerPass(NamedTuple):
     """A pass through a layer from the computed features below it, pixels before units."""
 
-    seen: Tensor
+    patches: Tensor
     slopes: Tensor
     features: Tensor
     inner_error: Tensor
@@ -83,7 +83,7 @@ class MeasuredLayer:
         gram_error: Bound of its error, in the spectral norm.
     """
 
-    layer: _Layer
+    layer: _ExplicitLayer
     smooth: Smoothness
     norm: float
     inputs: Tensor
@@ -112,7 +112,7 @@ class ExplicitGeometry(Geometry):
     rank_remedy = f"{RANK_REMEDY}; a readout that stays fixed must not be zero"
 
     def __init__(self, net: ExplicitNetwork, x: Tensor, y: Tensor) -> None:
-        layers, see = _layers(net), _see(net, x)
+        layers, see = _layers(net), _patch_map(net, x)
         features, passes = x.flatten(2).transpose(1, 2) if x.dim() > 2 else x[:, None], []
         for layer in layers:
             passes.append(_forward(layer, features, see(features)))
@@ -282,7 +282,7 @@ def _least_root(gram: Tensor, error: float) -> float:
     return max(0.0, down(math.sqrt(least))) if least > 0 else 0.0
 
 
-def _layers(net: ExplicitNetwork) -> list[_Layer]:
+def _layers(net: ExplicitNetwork) -> list[_ExplicitLayer]:
     patch = getattr(net.architecture, "patch_size", 1) ** net.spec.pixel_axes
     reach = up(math.sqrt(patch))
     layers = []
@@ -290,11 +290,13 @@ def _layers(net: ExplicitNetwork) -> list[_Layer]:
         name, factor = cell.weights.group, cell.gain / math.sqrt(net.spec.width)
         weight = net.get_parameter(name)
         values, trained = weight.detach().double().cpu().flatten(1), weight.requires_grad
-        layers.append(_Layer(name, trained, values, cell.skip, factor, cell.activation, reach))
+        layers.append(
+            _ExplicitLayer(name, trained, values, cell.skip, factor, cell.activation, reach)
+        )
     return layers
 
 
-def _see(net: ExplicitNetwork, x: Tensor) -> Callable[[Tensor], Tensor]:
+def _patch_map(net: ExplicitNetwork, x: Tensor) -> Callable[[Tensor], Tensor]:
     """A map from features to the inputs of units; both of shape (samples, pixels, ...)."""
     if not net.spec.pixel_axes:
         return lambda features: features
@@ -303,19 +305,19 @@ def _see(net: ExplicitNetwork, x: Tensor) -> Callable[[Tensor], Tensor]:
     )
 
 
-def _forward(layer: _Layer, below: Tensor, seen: Tensor) -> _Pass:
-    inner = seen @ layer.weight.T
+def _forward(layer: _ExplicitLayer, below: Tensor, patches: Tensor) -> _LayerPass:
+    inner = patches @ layer.weight.T
     at = evaluate(layer.sigma, inner)
     features = layer.factor * at.values
     size = layer.factor * _norms(at.values)
     if layer.skip:
         features, size = below + features, _norms(below) + size
-    rounding = gamma(seen.shape[2] + 2) * norm_upper(layer.weight)
-    return _Pass(
-        seen=seen,
+    rounding = gamma(patches.shape[2] + 2) * norm_upper(layer.weight)
+    return _LayerPass(
+        patches=patches,
         slopes=at.slopes,
         features=features,
-        inner_error=rounding * _norms(seen) * ROUND_UP,
+        inner_error=rounding * _norms(patches) * ROUND_UP,
         feature_error=(layer.factor * _norms(at.error) + 4 * UNIT * size) * ROUND_UP,
         slope_error=up(float(at.slope_error.max())),
         proved=at.proved,
@@ -323,15 +325,15 @@ def _forward(layer: _Layer, below: Tensor, seen: Tensor) -> _Pass:
 
 
 def _backward(
-    layer: _Layer, forward: _Pass, above: Tensor, see: Callable[[Tensor], Tensor]
+    layer: _ExplicitLayer, forward: _LayerPass, above: Tensor, see: Callable[[Tensor], Tensor]
 ) -> tuple[MeasuredLayer, Tensor]:
     """The layer, and the adjoints below it, of shape (samples, outputs, pixels, units)."""
     samples, outputs, pixels, units = above.shape
     turned = forward.slopes[:, None] * above
-    inputs, levers, adjoints = _norms(forward.seen), _norms(turned), _norms(above)
+    inputs, levers, adjoints = _norms(forward.patches), _norms(turned), _norms(above)
     reactions = (layer.factor * turned).reshape(samples * outputs, pixels, units)
-    seen = forward.seen.repeat_interleave(outputs, 0)
-    terms = units + seen.shape[2] + pixels**2 + 8
+    patches = forward.patches.repeat_interleave(outputs, 0)
+    terms = units + patches.shape[2] + pixels**2 + 8
     square = float((layer.factor * levers * inputs).square().sum())
     patch = round(layer.reach**2)
     through = gamma(units + patch + 8) * layer.factor * layer.reach * norm_upper(layer.weight)
@@ -347,7 +349,7 @@ def _backward(
         feature_error=forward.feature_error,
         slope_error=forward.slope_error,
         adjoint_error=(through * levers + 4 * UNIT * layer.skip * adjoints) * ROUND_UP,
-        gram=contract(seen, reactions, seen, reactions),
+        gram=contract(patches, reactions, patches, reactions),
         gram_error=up(gamma(terms) * square * ROUND_UP) + TINY,
     )
     passed = (turned @ layer.weight).reshape(samples * outputs, pixels, -1)

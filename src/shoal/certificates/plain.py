@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 
-class Step(NamedTuple):
+class DescentStep(NamedTuple):
     r"""The numbers of the proof at one step, of the network before it.
 
     Attributes:
@@ -64,7 +64,7 @@ def step(
     *,
     start: Mapping[str, Tensor] | None = None,
     groups: Iterable[str] | None = None,
-) -> Step:
+) -> DescentStep:
     """Take one step of gradient descent, which changes the network, and measure it.
 
     Args:
@@ -87,7 +87,7 @@ def step(
         for g, p in parameters.items():
             p -= step_size * gradients[g].reshape(p.shape)
         after = (net(x) - y).reshape(-1)
-    return Step(
+    return DescentStep(
         error=error,
         ntk=ntk,
         singular_value=float(torch.linalg.svdvals(some)[-1]) if len(some) <= some.shape[1] else 0.0,
@@ -104,7 +104,7 @@ def descend(
     step_size: float,
     steps: int,
     groups: Iterable[str] | None = None,
-) -> list[Step]:
+) -> list[DescentStep]:
     """Train for so many steps, and measure each of them."""
     start, y = {g: p.detach().clone() for g, p in net.groups.items()}, y.reshape(len(x), -1)
     return [step(net, x, y, step_size, start=start, groups=groups) for _ in range(steps)]

@@ -189,14 +189,14 @@ def float_dtype(name: str, value: object) -> torch.dtype:
     return value
 
 
-def device_of(name: str, value: object, known: str = "cpu, cuda or cuda:N") -> torch.device:
+def as_device(name: str, value: object, kinds: str = "cpu, cuda or cuda:N") -> torch.device:
     """Return a device that torch can use here, or raise."""
     if not isinstance(value, str | torch.device):
         raise TypeError(f"{name} must be a device, such as 'cpu' or 'cuda:0', got {shown(value)}")
     try:
         device = torch.device(value)
     except RuntimeError:
-        raise ValueError(f"{name} must be {known}, got {shown(value)}") from None
+        raise ValueError(f"{name} must be {kinds}, got {shown(value)}") from None
     if device.type in ("cpu", "meta"):
         return device
     backend: Any = getattr(torch, device.type, None)  # torch.cuda and its like
@@ -211,6 +211,13 @@ def device_of(name: str, value: object, known: str = "cpu, cuda or cuda:N") -> t
 
 def dense_tensor(name: str, value: object) -> Tensor:
     """Return a dense floating-point tensor of any size and values, or raise."""
+    if (  # the usual case at once: activations are evaluated often
+        type(value) is Tensor
+        and value.dtype in FLOATS
+        and value.layout is torch.strided
+        and not value.is_nested
+    ):
+        return value
     if not isinstance(value, Tensor):
         raise TypeError(f"{name} must be a floating-point tensor, got {type(value).__name__}")
     if value.dtype not in FLOATS:
@@ -249,8 +256,8 @@ def shaped(name: str, value: object, *shape: int | None) -> Tensor:
     sizes = tuple(tensor.shape)
     fits = (want in (None, size) for want, size in zip(shape, sizes, strict=False))
     if len(sizes) != len(shape) or not all(fits):
-        wanted = ", ".join("any" if size is None else str(size) for size in shape)
-        raise ValueError(f"{name} must have shape ({wanted}), got {sizes}")
+        expected = ", ".join("any" if size is None else str(size) for size in shape)
+        raise ValueError(f"{name} must have shape ({expected}), got {sizes}")
     return tensor
 
 

@@ -62,9 +62,9 @@ def write_json(target: Path, value: Any) -> None:
 def checksum(metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
     """A checksum of the bits of tensors on the CPU and of their description."""
     digest = hashlib.sha256()
-    others = {name: text for name, text in metadata.items() if name != "sha256"}
+    texts = {name: text for name, text in metadata.items() if name != "sha256"}
     dtypes = {name: str(tensor.dtype) for name, tensor in tensors.items()}
-    digest.update(json.dumps([others, dtypes], sort_keys=True).encode())
+    digest.update(json.dumps([texts, dtypes], sort_keys=True).encode())
     for name in sorted(tensors):
         digest.update(name.encode())
         flat = torch.empty(tensors[name].numel(), dtype=tensors[name].dtype)
@@ -117,8 +117,8 @@ def plain(value: Any, what: str = "a configuration") -> Any:
 
 def _name(kind: type) -> str:
     """The name of a class; a custom class also has its module."""
-    known = kind.__module__.partition(".")[0] == "shoal"
-    return kind.__qualname__ if known else f"{kind.__module__}.{kind.__qualname__}"
+    is_ours = kind.__module__.partition(".")[0] == "shoal"
+    return kind.__qualname__ if is_ours else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def finite(value: Any) -> Any:

@@ -76,7 +76,7 @@ class _Alive(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.bytes = self.peak = 0
-        self.known: dict[int, weakref.ref[Any]] = {}
+        self.references: dict[int, weakref.ref[Any]] = {}
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -93,11 +93,11 @@ class _Alive(TorchDispatchMode):
         place, size = storage.data_ptr(), storage.nbytes()
 
         def forget(_: object) -> None:
-            if self.known.pop(place, None) is not None:
+            if self.references.pop(place, None) is not None:
                 self.bytes -= size
 
-        if place not in self.known:
-            self.known[place] = weakref.ref(storage, forget)
+        if place not in self.references:
+            self.references[place] = weakref.ref(storage, forget)
             self.bytes += size
             self.peak = max(self.peak, self.bytes)
 

@@ -47,16 +47,14 @@ def in_standard_settings(function: Callable[_P, _R]) -> Callable[_P, _R]:
     @wraps(function)
     def wrapped(*arguments: _P.args, **options: _P.kwargs) -> _R:
         with standard_settings():
-            return function(
-                *(_ordinary(a) for a in arguments),
-                **{name: _ordinary(value) for name, value in options.items()},
-            )
+            values: list[Any] = [
+                value.clone() if isinstance(value, Tensor) and value.is_inference() else value
+                for value in (*arguments, *options.values())
+            ]
+            count = len(arguments)
+            return function(*values[:count], **dict(zip(options, values[count:], strict=True)))
 
     return wrapped
-
-
-def _ordinary(value: Any) -> Any:
-    return value.clone() if isinstance(value, Tensor) and value.is_inference() else value
 
 
 class _MatrixProducts:

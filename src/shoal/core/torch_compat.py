@@ -206,11 +206,11 @@ def named_tensors(module: nn.Module) -> dict[str, Tensor]:
     A layer with two names appears under one, as a tensor that is lent twice would not be returned.
     """
     tensors: dict[str, Tensor] = {}
-    seen: set[int] = set()
+    visited: set[int] = set()
     for prefix, owner in module.named_modules(remove_duplicate=False):
         for group in (owner._parameters, owner._buffers):  # which copies of a module share
-            if id(group) not in seen:
-                seen.add(id(group))
+            if id(group) not in visited:
+                visited.add(id(group))
                 named = {f"{prefix}.{name}".lstrip("."): tensor for name, tensor in group.items()}
                 tensors |= {name: tensor for name, tensor in named.items() if tensor is not None}
     return tensors
@@ -235,28 +235,28 @@ def is_called_otherwise(module: nn.Module) -> bool:
 
 
 def outside_tensors(
-    value: Tensor, point: Tensor | None, known: Iterable[Tensor], since: int
+    value: Tensor, point: Tensor | None, candidates: Iterable[Tensor], since: int
 ) -> tuple[Tensor, ...] | None:
     """The tensors that a value was computed from and that autograd follows, except for one point.
 
     Args:
         value: The value.
         point: A tensor to leave out.
-        known: Tensors that may be among them.
+        candidates: Tensors that may be among them.
         since: The number of the first operation that belongs to the computation.
 
     Returns:
-        The tensors, or ``None`` if some are neither leaves nor known.
+        The tensors, or ``None`` if some are neither leaves nor candidates.
     """
-    by_edge = {(t.grad_fn, t.output_nr): t for t in known if t.grad_fn is not None}
+    by_edge = {(t.grad_fn, t.output_nr): t for t in candidates if t.grad_fn is not None}
     sources: dict[int, Tensor] = {}
-    seen, left = set(), [(value.grad_fn, 0)]
-    while left:
-        edge = left.pop()
+    visited, pending = set(), [(value.grad_fn, 0)]
+    while pending:
+        edge = pending.pop()
         node = edge[0]
-        if node is None or edge in seen:
+        if node is None or edge in visited:
             continue
-        seen.add(edge)
+        visited.add(edge)
         if node.name() == "torch::autograd::AccumulateGrad":
             leaf: Tensor = node.variable  # type: ignore[attr-defined]
             if leaf is not point:
@@ -266,7 +266,7 @@ def outside_tensors(
         elif node._sequence_nr() < since:
             return None
         else:
-            left += node.next_functions
+            pending += node.next_functions
     return tuple(sources.values())
 
 
@@ -284,15 +284,15 @@ def is_known(value: Tensor, tensors: Iterable[Tensor], since: int) -> bool:
         tensors: The tensors.
         since: The number of the first operation that belongs to the computation.
     """
-    known = [*tensors]
+    candidates = [*tensors]
     while is_wrapped(value):
         level = maybe_get_level(value)
         if value.grad_fn is not None:
-            sources = outside_tensors(value, None, known, since)
-            if sources is None or not {*map(id, sources)} <= {*map(id, known)}:
+            sources = outside_tensors(value, None, candidates, since)
+            if sources is None or not {*map(id, sources)} <= {*map(id, candidates)}:
                 return False
         value = get_unwrapped(value)
-        known = [get_unwrapped(t) if maybe_get_level(t) == level else t for t in known]
+        candidates = [get_unwrapped(t) if maybe_get_level(t) == level else t for t in candidates]
     return True
 
 

@@ -101,13 +101,13 @@ def _arrays(path: Path) -> tuple[NDArray[Any], NDArray[Any] | None]:
                 with zipfile.ZipFile(file) as archive:
                     size = sum(member.file_size for member in archive.infolist())
                 file.seek(0)
-            found = np.load(file, allow_pickle=False) if size <= _LARGEST else {}
-            if isinstance(found, np.ndarray):
-                return found, None
-            names = list(found)
+            loaded = np.load(file, allow_pickle=False) if size <= _LARGEST else {}
+            if isinstance(loaded, np.ndarray):
+                return loaded, None
+            names = list(loaded)
             x, y = (
-                next((found[name] for name in known if name in names), None)
-                for known in (_SAMPLES, _LABELS)
+                next((loaded[name] for name in keys if name in names), None)
+                for keys in (_SAMPLES, _LABELS)
             )
     except (FileNotFoundError, PermissionError, IsADirectoryError):
         raise
@@ -172,12 +172,12 @@ def _decided(
     """Targets as class indices or as numbers, the names of the classes, and a sentence."""
     if task is not None:
         one_of("task", task, ("classification", "regression"))
-    distinct, indices, seen = np.unique(y, return_inverse=True, return_counts=True)
-    count, rarest = len(distinct), int(seen.argmin())
+    distinct, indices, counts = np.unique(y, return_inverse=True, return_counts=True)
+    count, rarest = len(distinct), int(counts.argmin())
     named = y.dtype.kind in "bU"
     whole = not named and bool((distinct == np.round(distinct)).all())
     names = [str(int(one)) if whole else str(one) for one in distinct.tolist()]
-    few = whole and count <= MOST_CLASSES and int(seen[rarest]) >= _LEAST_SEEN
+    few = whole and count <= MOST_CLASSES and int(counts[rarest]) >= _LEAST_SEEN
     is_class = named or few if task is None else task == "classification"
     if not is_class:
         if y.dtype.kind == "U":
@@ -186,7 +186,7 @@ def _decided(
         if whole and task is None and count <= MOST_CLASSES:
             note = (
                 f"Target {label!r}: real numbers, because {names[rarest]} occurs only "
-                f"{seen[rarest]} times; task='classification' makes {count} classes of it."
+                f"{counts[rarest]} times; task='classification' makes {count} classes of it."
             )
         return y.astype(np.float64), [], note
     if count > max(MOST_CLASSES, len(y) // 2):

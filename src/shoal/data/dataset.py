@@ -90,17 +90,17 @@ class Dataset:
         """
         labels, count = self.labels, len(self.classes)
         if not count:
-            found = labels[:, None] if labels.ndim == 1 else labels
+            targets = labels[:, None] if labels.ndim == 1 else labels
         elif count == 2 and outputs != 2:
-            found = (2 * labels[:, None] - 1).to(self.x.dtype)
+            targets = (2 * labels[:, None] - 1).to(self.x.dtype)
         else:
-            found = torch.nn.functional.one_hot(labels, count).to(self.x.dtype)
-        if outputs not in (None, found.shape[1]):
+            targets = torch.nn.functional.one_hot(labels, count).to(self.x.dtype)
+        if outputs not in (None, targets.shape[1]):
             raise ValueError(
-                f"the network must have {found.shape[1]} outputs for the labels of {self.name}, "
+                f"the network must have {targets.shape[1]} outputs for the labels of {self.name}, "
                 f"got {outputs}"
             )
-        return found
+        return targets
 
     def as_floats(self, dtype: torch.dtype | None = None) -> "Dataset":
         """Return samples and real targets in a dtype; bytes become numbers in [0, 1].
@@ -113,13 +113,13 @@ class Dataset:
         x = self.x.to(kind)
         x = x.div_(self.white) if self.x.dtype == torch.uint8 else x
         y = self.y if self.y is None or self.y.dtype == torch.int64 else self.y.to(kind)
-        for given, converted in ((self.x, x), (self.y, y)):
-            if given is None or converted is None or bool(converted.isfinite().all()):
+        for values, converted in ((self.x, x), (self.y, y)):
+            if values is None or converted is None or bool(converted.isfinite().all()):
                 continue
             place = tuple((~converted.isfinite()).nonzero()[0].tolist())
             raise ValueError(
                 f"{self.source or self.name}: expected numbers that are finite in {kind}, got "
-                f"{float(given[place])} at {place}; dtype=torch.float64 has a wider range"
+                f"{float(values[place])} at {place}; dtype=torch.float64 has a wider range"
             )
         return replace(self, x=x, y=y)
 

@@ -260,8 +260,8 @@ def _rows(path: Path, text: str, separator: str) -> tuple[list[list[str]], list[
                 continue
             if rows and len(cells) != len(rows[0]):
                 got = f"{len(cells)} in line {reader.line_num}: mend that line, or line {lines[0]}"
-                wanted = f"{len(rows[0])} cell{'s' * (len(rows[0]) != 1)} in each row"
-                raise damaged(path, f"{wanted} (separator {separator!r})", got)
+                expected = f"{len(rows[0])} cell{'s' * (len(rows[0]) != 1)} in each row"
+                raise damaged(path, f"{expected} (separator {separator!r})", got)
             rows.append(cells)
             lines.append(reader.line_num)
     except csv.Error as error:
@@ -298,8 +298,8 @@ def _place(path: Path, names: list[str], column: str | int, header: bool) -> int
     if isinstance(column, str) and not re.fullmatch(r"-?\d+", column):
         if not header:
             raise ValueError(f"{path}: without a header columns have indices, got {column!r}")
-        known = ", ".join(map(reprlib.repr, names[:20]))
-        raise damaged(path, f"one column named {column!r}", f"the columns {known}")
+        listed = ", ".join(map(reprlib.repr, names[:20]))
+        raise damaged(path, f"one column named {column!r}", f"the columns {listed}")
     if not -len(names) <= int(column) < len(names):
         raise damaged(path, f"a column with index {column}", f"{len(names)} columns")
     return int(column) % len(names)

@@ -269,10 +269,12 @@ def searched(
         tight = dict.fromkeys(("xtol", "ftol", "gtol"), 1e-15)
         fit = scipy.optimize.least_squares(miss, start, method="lm", **tight)
         parameters = fit.x.tolist()
-        made = layers(parameters)
-        scales = (input_norm, *(math.sqrt(layer.total) for layer in made[:-1]))
-        activations = map(family.activation, shapes(parameters[1:]), made, scales)
-        proposals.append(Proposal(tuple(activations), tuple(made), float(np.linalg.cond(fit.jac))))
+        energies = layers(parameters)
+        scales = (input_norm, *(math.sqrt(layer.total) for layer in energies[:-1]))
+        activations = map(family.activation, shapes(parameters[1:]), energies, scales)
+        proposals.append(
+            Proposal(tuple(activations), tuple(energies), float(np.linalg.cond(fit.jac)))
+        )
     return proposals
 
 
@@ -318,19 +320,19 @@ class MomentMatching:
 
     def design(self, function: KernelFunction, input_norm: float, which: str) -> Design:
         """Design by the coefficients of the equivalents."""
-        wanted = coefficients(function, input_norm=input_norm)
-        if not wanted.center:
+        kernel = coefficients(function, input_norm=input_norm)
+        if not kernel.center:
             raise ValueError(
-                f"designs by moments are for networks without biases, got {wanted.architecture!r}; "
+                f"designs by moments are for networks without biases, got {kernel.architecture!r}; "
                 "method='sphere' designs for one norm of the inputs"
             )
-        target, norm = target_numbers(wanted, which), wanted.input_norm
+        target, norm = target_numbers(kernel, which), kernel.input_norm
         if target.diagonal == 0:
-            raise ValueError(f"the kernel is zero: {wanted.architecture} has an activation of zero")
+            raise ValueError(f"the kernel is zero: {kernel.architecture} has an activation of zero")
         tried = [self.family] if self.family is not None else list(FAMILIES)
         for name in tried:
             if networks := solutions(FAMILIES[name], target, norm, which):
-                return _feasible(wanted, which, name, networks)
+                return _feasible(kernel, which, name, networks)
         proposals = [
             (target.error(proposal.numbers(which)), name, proposal)
             for name in tried
@@ -343,47 +345,47 @@ class MomentMatching:
             "Not feasible.",
             *(FAMILIES[name].limits.format(**limits) for name in tried),
             "Nearest to it:",
-            _intention(wanted, which, best, nearest),
+            _intention(kernel, which, best, nearest),
             f"It is predicted to miss at most {error:.1e} of the kernel matrix, in spectral "
             "norm, for as many isotropic inputs as dimensions, all of norm input_norm; varying "
             "norms add to it, see gap. method='sphere' has the kernel for inputs of one norm.",
         ]
-        return _verified(wanted, which, best, nearest, feasible=False, words=words)
+        return _verified(kernel, which, best, nearest, feasible=False, words=words)
 
 
-def _feasible(wanted: Coefficients, which: str, family: str, networks: list[Proposal]) -> Design:
+def _feasible(kernel: Coefficients, which: str, family: str, networks: list[Proposal]) -> Design:
     words = [
-        _intention(wanted, which, family, networks[0]),
-        _depth_reason(wanted, which, networks[0]),
+        _intention(kernel, which, family, networks[0]),
+        _depth_reason(kernel, which, networks[0]),
     ]
-    others = tuple(
-        _verified(wanted, which, family, proposal, feasible=True, words=words)
+    alternatives = tuple(
+        _verified(kernel, which, family, proposal, feasible=True, words=words)
         for proposal in networks[1:]
     )
-    if others:
+    if alternatives:
         words.append(
             f"There are {len(networks)} such networks; this is the one that errors of the target "
             "move least, and the other is in alternatives."
         )
-    best = _verified(wanted, which, family, networks[0], feasible=True, words=words)
-    return replace(best, alternatives=others)
+    best = _verified(kernel, which, family, networks[0], feasible=True, words=words)
+    return replace(best, alternatives=alternatives)
 
 
-def _intention(wanted: Coefficients, which: str, family: str, proposal: Proposal) -> str:
+def _intention(kernel: Coefficients, which: str, family: str, proposal: Proposal) -> str:
     layers = "One hidden layer" if len(proposal.layers) == 1 else "Two hidden layers"
-    groups = [g for g in wanted.architecture.parameter_groups if g in wanted.trainable]
+    groups = [g for g in kernel.architecture.parameter_groups if g in kernel.trainable]
     trained = "" if which == "ck" else f" with {', '.join(groups)} trained"
     return (
         f"{layers} of {FAMILIES[family].words} for the {which.upper()} coefficients of the "
-        f"centered {type(wanted.architecture).__name__}{trained}, at input_norm = "
-        f"{wanted.input_norm:g}."
+        f"centered {type(kernel.architecture).__name__}{trained}, at input_norm = "
+        f"{kernel.input_norm:g}."
     )
 
 
-def _depth_reason(wanted: Coefficients, which: str, proposal: Proposal) -> str:
+def _depth_reason(kernel: Coefficients, which: str, proposal: Proposal) -> str:
     """Ling 2024, Remark 3.9, and the same for the NTK."""
     _, _, norms, square = names(which)
-    values = _named(wanted, which)
+    values = _named(kernel, which)
     identity = f"{square} = {2 if which == 'ck' else 6} {norms}"
     if len(proposal.layers) == 1:
         vanish = " = 0" if values[square] == 0 else ""
@@ -393,7 +395,7 @@ def _depth_reason(wanted: Coefficients, which: str, proposal: Proposal) -> str:
 
 
 def _verified(
-    wanted: Coefficients,
+    kernel: Coefficients,
     which: str,
     family: str,
     proposal: Proposal,
@@ -403,8 +405,8 @@ def _verified(
 ) -> Design:
     """Compute the coefficients of the network anew, by derivatives of its kernel."""
     designed = FullyConnected(proposal.activations)
-    obtained = coefficients(designed, input_norm=wanted.input_norm)
-    target, got = (target_numbers(c, which) for c in (wanted, obtained))
+    obtained = coefficients(designed, input_norm=kernel.input_norm)
+    target, got = (target_numbers(c, which) for c in (kernel, obtained))
     if not got.error(proposal.numbers(which)) <= _AGREEMENT:
         raise AccuracyError(
             f"the coefficients of {designed!r} are {got} by derivatives of its kernel, but "
@@ -415,11 +417,11 @@ def _verified(
     verdict = f"Largest relative difference of a coefficient, at infinite width: {residual:.1e}."
     return Design(
         architecture=designed,
-        function=wanted.function,
+        function=kernel.function,
         which=which,
         method=MomentMatching.name,
-        input_norm=wanted.input_norm,
-        target=_named(wanted, which),
+        input_norm=kernel.input_norm,
+        target=_named(kernel, which),
         obtained=_named(obtained, which),
         residual=residual,
         errors={"predicted": target.error(got)},

@@ -84,10 +84,10 @@ class Quadrature:
     carriers: np.ndarray
 
     @property
-    def inside(self) -> np.ndarray:
+    def between_ends(self) -> np.ndarray:
         """Which nodes lie between the ends."""
-        inside: np.ndarray = np.abs(self.x) < END
-        return inside
+        between: np.ndarray = np.abs(self.x) < END
+        return between
 
     @property
     def slopes(self) -> np.ndarray:
@@ -138,7 +138,7 @@ class Profile:
             result += np.tensordot(self.amounts, carriers(np.array(x), order), 1)
         return result
 
-    def at(self, rule: Quadrature) -> tuple[np.ndarray, np.ndarray]:
+    def evaluate(self, rule: Quadrature) -> tuple[np.ndarray, np.ndarray]:
         """The function and its slope at the nodes, with the tangents."""
         amounts = np.array(self.amounts)
         value = self.coefficients @ rule.rows + amounts @ rule.carriers[:, 0]
@@ -173,20 +173,20 @@ def choose(
         carried = rule.rows[same] @ (rule.weights * rule.carriers[parity, 0])
         least = np.inf
         for signs, direction in _patterns(natural[same], carried):
-            wanted = signs * sizes[same]
-            remainder = wanted - direction * amount * carried
+            signed_sizes = signs * sizes[same]
+            remainder = signed_sizes - direction * amount * carried
             slope = remainder @ rule.slopes[same] + direction * amount * rule.carriers[parity, 1]
-            cost = float((slope**2 * rule.lengths)[rule.inside].sum())
+            cost = float((slope**2 * rule.lengths)[rule.between_ends].sum())
             if cost < least:
-                least, target[same], coefficients[same] = cost, wanted, remainder
+                least, target[same], coefficients[same] = cost, signed_sizes, remainder
                 signed[parity] = direction * amount
     return target, Profile(coefficients, (signed[0], signed[1]))
 
 
 def _patterns(natural: np.ndarray, carried: np.ndarray) -> Iterator[tuple[np.ndarray, float]]:
     """Signs of the coefficients and of the carrier; the first is always positive."""
-    known = np.abs(natural) > _ROUNDING * np.abs(natural).max()
-    for pattern in (np.where(known, natural, carried), carried):
+    significant = np.abs(natural) > _ROUNDING * np.abs(natural).max()
+    for pattern in (np.where(significant, natural, carried), carried):
         for direction in (1.0, -1.0):
             signs = np.where(pattern < 0, -direction, direction)
             signs[0] = 1.0

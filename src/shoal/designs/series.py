@@ -22,7 +22,13 @@ from shoal.core.exceptions import AccuracyError
 from shoal.gaussian import hermite
 from shoal.gaussian.moments import mean_square
 from shoal.kernels import KernelFunction, kernel_function
-from shoal.kernels.recursions import Loop, OfVectors, Pushed, Scalar, network_kernels
+from shoal.kernels.recursions import (
+    ActivationOutput,
+    CellLoop,
+    Scalar,
+    VectorCalculus,
+    network_kernels,
+)
 
 Coefficients = np.ndarray
 
@@ -135,7 +141,7 @@ class _State:
 
 
 @dataclass(frozen=True)
-class PowerSeries(OfVectors):
+class PowerSeries(VectorCalculus):
     """The calculus of inputs of one norm.
 
     Attributes:
@@ -162,11 +168,11 @@ class PowerSeries(OfVectors):
     def combine(self, terms: list[tuple[Scalar, _State]], constant: Scalar = 0.0) -> _State:
         """The weighted sum."""
         variance = sum(float(factor) * state.variance for factor, state in terms)
-        (factor, first), *others = terms
+        (factor, first), *remaining = terms
         total = float(factor) * first.covariance
-        for factor, state in others:
+        for factor, state in remaining:
             total = total + float(factor) * state.covariance
-        natural = first.natural if not others else None
+        natural = first.natural if not remaining else None
         return _State(variance + float(constant), total + float(constant), natural=natural)
 
     def residual(self, below: _State, pushed: _State, skip: float, gain: float) -> _State:
@@ -178,16 +184,20 @@ class PowerSeries(OfVectors):
         mean = skip * below.mean + gain * pushed.mean
         return _State(total.variance + cross, Number(coefficients), mean, pushed.natural)
 
-    def push(self, phi: Activation, state: _State, *, mean: bool) -> Pushed[_State]:
+    def apply_activation(
+        self, phi: Activation, state: _State, *, mean: bool
+    ) -> ActivationOutput[_State]:
         """Duals of an activation and of its derivative."""
         correlation = state.covariance.coefficients / state.variance
         duals = _duals(phi, state.variance, float(correlation[0]), self.degree)
         value, slope = duals(correlation)
         natural = duals.natural[: self.degree + 1]
         average = float(natural[0]) if mean else 0.0
-        return Pushed(_State(duals.square, Number(value), average, natural), lambda: Number(slope))
+        return ActivationOutput(
+            _State(duals.square, Number(value), average, natural), lambda: Number(slope)
+        )
 
-    def fixed_point(self, loop: Loop, injected: _State) -> _State:
+    def fixed_point(self, loop: CellLoop, injected: _State) -> _State:
         """The equilibrium: Newton's method doubles the number of known coefficients.
 
         The residual vanishes at those, and is nonnegative beyond: nothing cancels.
@@ -199,15 +209,15 @@ class PowerSeries(OfVectors):
         product = float(injected.covariance.coefficients[0])
         solution = np.zeros(self.degree + 1)
         solution[0] = recurrent * self.across + product
-        known = 0
-        while known < self.degree:
+        degree = 0
+        while degree < self.degree:
             turn, slope = loop(self, _State(variance, Number(solution)), injected)
             residual = turn.covariance.coefficients.copy()
-            order = min(max(1, 2 * known), self.degree)
-            residual[: known + 1], residual[order + 1 :] = 0.0, 0.0
+            order = min(max(1, 2 * degree), self.degree)
+            residual[: degree + 1], residual[order + 1 :] = 0.0, 0.0
             step = Number(residual) * self.geometric(slope)
-            solution[known + 1 : order + 1] = step.coefficients[known + 1 : order + 1]
-            known = order
+            solution[degree + 1 : order + 1] = step.coefficients[degree + 1 : order + 1]
+            degree = order
         return _State(variance, Number(solution))
 
     def geometric(self, ratio: Number) -> Number:
@@ -221,7 +231,7 @@ class PowerSeries(OfVectors):
 
 
 @dataclass(frozen=True, eq=False)
-class _Duals:
+class _DualSeries:
     r"""The duals of an activation at one variance, about a correlation $p$.
 
     Attributes:
@@ -249,7 +259,7 @@ class _Duals:
 
 
 @cached
-def _duals(phi: Activation, variance: float, place: float, degree: int) -> _Duals:
+def _duals(phi: Activation, variance: float, place: float, degree: int) -> _DualSeries:
     place = 0.0 if place < _ROUNDING else place
     order = degree + 1
     if place:  # as many Hermite coefficients about zero determine those about the place
@@ -263,7 +273,7 @@ def _duals(phi: Activation, variance: float, place: float, degree: int) -> _Dual
     square = float(mean_square(phi, torch.tensor(variance, dtype=torch.float64))[0])
     if square == 0:
         raise ValueError(f"the kernel is zero: {phi!r} vanishes")
-    return _Duals(variance, square, place, natural, _about(natural**2, place, degree + 1))
+    return _DualSeries(variance, square, place, natural, _about(natural**2, place, degree + 1))
 
 
 def _product(f: Coefficients, g: Coefficients) -> Coefficients:

@@ -109,7 +109,7 @@ def _corrected(target: np.ndarray, profile: Profile, rule: Quadrature) -> Profil
     few = slice(0, _CORRECTED)
     best, least = profile, np.inf
     for _ in range(_CORRECTIONS):
-        value, _ = profile.at(rule)
+        value, _ = profile.evaluate(rule)
         error = rule.rows[few] @ (rule.weights * value) - target[few]
         size = float(np.abs(error).max())
         if size >= least:

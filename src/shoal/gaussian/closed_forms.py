@@ -45,8 +45,8 @@ def closed_form(phi: Activation) -> ClosedForm | None:
 
 def dual_form(phi: Activation) -> ClosedForm | None:
     """The closed form of an activation, or its form as a broken line."""
-    known = closed_form(phi)
-    return broken_line(phi) if known is None else known
+    form = closed_form(phi)
+    return broken_line(phi) if form is None else form
 
 
 def closed_dual(form: ClosedForm, order: int, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
@@ -57,11 +57,11 @@ def closed_dual(form: ClosedForm, order: int, a: Tensor, b: Tensor, c: Tensor) -
 @cached
 def _check(phi: Activation) -> None:
     """Compare the closed form of a user with quadrature, once."""
-    given: object = phi.closed_form()
-    if given is None:
+    form: object = phi.closed_form()
+    if form is None:
         return
-    if not isinstance(given, ClosedForm):
-        raise TypeError(f"closed_form of {phi!r} must return a ClosedForm or None, got {given!r}")
+    if not isinstance(form, ClosedForm):
+        raise TypeError(f"closed_form of {phi!r} must return a ClosedForm or None, got {form!r}")
     v = torch.tensor(_VARIANCES, dtype=torch.float64)
     a, b, cosine = (
         t.flatten()
@@ -69,16 +69,16 @@ def _check(phi: Activation) -> None:
     )
     c = cosine * a.sqrt() * b.sqrt()
     integrals = [mixed_dual(phi, order, order, a, b, c) for order in (0, 1)]
-    duals = [closed_dual(given, order, a, b, c) for order in (0, 1)]
+    duals = [closed_dual(form, order, a, b, c) for order in (0, 1)]
     pairs = zip(
         ("mean", "dual", "derivative_dual"),
-        [given.mean(v), *duals],
+        [form.mean(v), *duals],
         [smoothed(phi, torch.zeros_like(v), v), *integrals],
         strict=True,
     )
-    for name, found, exact in pairs:
+    for name, value, exact in pairs:
         scale = 1 + float(exact.abs().max())
-        difference = float((found - exact).abs().max())
+        difference = float((value - exact).abs().max())
         if not difference <= _AGREEMENT * scale:
             raise ValueError(
                 f"{name} of the closed_form of {phi!r} must be that of the function, and differs "
@@ -156,23 +156,23 @@ class BrokenLine(ClosedForm):
         a, b = torch.maximum(a, b), torch.minimum(a, b)
         cosine, sine = correlation(a, b, c)
         flat = (t.reshape(-1) for t in (a, b, torch.atan2(sine, cosine.abs()), cosine < 0))
-        return self._at(*flat).view(2, *c.shape)
+        return self._duals_near(*flat).view(2, *c.shape)
 
     def at_angles(self, a: Tensor, b: Tensor, angle: Tensor) -> Tensor:
         """Both duals at vectors of variances and angles. shape: (2, n)."""
-        return self._at(a, b, torch.minimum(angle, math.pi - angle), angle > math.pi / 2)
+        return self._duals_near(a, b, torch.minimum(angle, math.pi - angle), angle > math.pi / 2)
 
-    def _at(self, a: Tensor, b: Tensor, near: Tensor, obtuse: Tensor) -> Tensor:
+    def _duals_near(self, a: Tensor, b: Tensor, near: Tensor, obtuse: Tensor) -> Tensor:
         """The same at acute angles or their supplements, whose digits are all kept."""
-        found = a.new_empty(2, len(a))
+        duals = a.new_empty(2, len(a))
         for narrow in (True, False):
             here = (self._narrow(torch.minimum(a, b)) == narrow).nonzero()[:, 0]
             if not len(here):
                 continue
             for some in here[near[here].argsort()].split(_BLOCK):  # small angles need more nodes
                 block = a[some], b[some], near[some], obtuse[some]
-                found[:, some] = self._block(*block, narrow=narrow)
-        return found
+                duals[:, some] = self._block(*block, narrow=narrow)
+        return duals
 
     def _block(self, a: Tensor, b: Tensor, near: Tensor, obtuse: Tensor, *, narrow: bool) -> Tensor:
         """Both duals at ascending angles."""

@@ -27,7 +27,7 @@ def scale_tensor(
 
 
 @dataclass(frozen=True)
-class Covariance:
+class PairCovariance:
     """Covariance matrices [[a, c], [c, b]] of Gaussian pairs, broadcast, in float64."""
 
     a: Tensor
@@ -38,19 +38,19 @@ class Covariance:
     @property
     def requires_grad(self) -> bool:
         """Whether autograd wants derivatives."""
-        wanted = any(t.requires_grad for t in (self.a, self.b, self.c))
-        return wanted and torch.is_grad_enabled()
+        attached = self.a.requires_grad or self.b.requires_grad or self.c.requires_grad
+        return attached and torch.is_grad_enabled()
 
     def in_double(self) -> tuple[Tensor, Tensor, Tensor]:
         """All of them, none beyond its bound."""
         return self.a, self.b, within_bound(self.a, self.b, self.c)
 
 
-def covariance(a: Tensor | float, b: Tensor | float, c: Tensor | float) -> Covariance:
+def covariance(a: Tensor | float, b: Tensor | float, c: Tensor | float) -> PairCovariance:
     """Check and broadcast covariances."""
     tensors = [float_tensor(name, value) for name, value in (("a", a), ("b", b), ("c", c))]
     try:
-        shape = np.broadcast_shapes(*(t.shape for t in tensors))
+        shape = np.broadcast_shapes(*[t.shape for t in tensors])
     except ValueError:
         shapes = ", ".join(str(tuple(t.shape)) for t in tensors)
         raise ValueError(f"a, b and c must have broadcastable shapes, got {shapes}") from None
@@ -62,14 +62,14 @@ def covariance(a: Tensor | float, b: Tensor | float, c: Tensor | float) -> Covar
         smallest = float(tensor.detach().min())
         if smallest < 0:
             raise ValueError(f"{name} must be >= 0, got {smallest:g}")
-    rounding = max(torch.finfo(t.dtype).eps for t in tensors)
+    rounding = max([torch.finfo(t.dtype).eps for t in tensors])
     slack = max(min(_SLACK * rounding, _MOST_SLACK), 4 * rounding)
     views = [t.to(device, torch.float64).expand(shape) for t in tensors]
     first, second, third = views
     _check_covariance(first.detach(), second.detach(), third.detach(), slack=1 + slack)
-    given = [value.dtype for value in (a, b, c) if isinstance(value, Tensor)]
-    dtype = reduce(torch.promote_types, given or [torch.float64])
-    return Covariance(first, second, third, dtype)
+    dtypes = [value.dtype for value in (a, b, c) if isinstance(value, Tensor)]
+    dtype = reduce(torch.promote_types, dtypes or [torch.float64])
+    return PairCovariance(first, second, third, dtype)
 
 
 def _check_covariance(a: Tensor, b: Tensor, c: Tensor, *, slack: float) -> None:

@@ -125,8 +125,8 @@ def _differentiable(
     else:
         value = _evaluate(phi, order, order, pair.in_double(), tolerance=tolerance)
     infinite = order > 0 and any(kink.jumps[0] for kink in phi.kinks)
-    ends = [float(end) for end in torch.aminmax(value.detach())]
-    if any(math.isnan(end) or (math.isinf(end) and not infinite) for end in ends):
+    low, high = map(float, torch.aminmax(value.detach()))
+    if math.isnan(low) or (not infinite and (math.isinf(low) or math.isinf(high))):
         largest = max(float(pair.a.detach().max()), float(pair.b.detach().max()))
         raise AccuracyError(f"the dual of {phi!r} overflows at variances up to {largest:g}")
     return value.to(pair.dtype)
@@ -187,9 +187,9 @@ def _evaluate(phi: Activation, j: int, k: int, triple: Triple, *, tolerance: flo
     closed = dual_form(phi) if j == k < 2 else None
     table = None
     if closed is None and tolerance >= _TABULATED:
-        table = _table(phi, j, k, flat, known=len(flat[0]) <= _FEW)
+        table = _table(phi, j, k, flat, existing=len(flat[0]) <= _FEW)
     parts = []
-    for a, b, c in zip(*(t.split(_BLOCK) for t in flat), strict=True):
+    for a, b, c in zip(*[t.split(_BLOCK) for t in flat], strict=True):
         if closed is not None:
             parts.append(closed_dual(closed, j, a, b, c))
         else:
@@ -198,9 +198,9 @@ def _evaluate(phi: Activation, j: int, k: int, triple: Triple, *, tolerance: flo
 
 
 def _table(
-    phi: Activation, j: int, k: int, triple: Sequence[Tensor], *, known: bool
+    phi: Activation, j: int, k: int, triple: Sequence[Tensor], *, existing: bool
 ) -> Table | None:
-    """The table for all variances but zero; only one that is there already if ``known``."""
+    """The table for all variances but zero; only one that is there already if ``existing``."""
     a, b, c = triple
     some = torch.cat([a, b])
     some = some[some > 0]
@@ -208,31 +208,31 @@ def _table(
     if not len(some) or (j + k) % 2 or same:
         return None
     orders = ((0, 0), (1, 1)) if j == k < 2 else ((max(j, k), min(j, k)),)
-    return Table.of(phi, orders, torch.stack(torch.aminmax(some)), known=known)
+    return Table.from_variances(phi, orders, torch.stack(torch.aminmax(some)), existing=existing)
 
 
 def _evaluate_block(phi: Activation, j: int, k: int, triple: Triple, table: Table | None) -> Tensor:
     """$D_{jk}$ at vectors; where u = v, $D_{jj}$ is the mean square, a one-dimensional integral."""
     a, b, c = triple
-    value, others = torch.empty_like(a), torch.ones_like(a, dtype=torch.bool)
+    value, remaining = torch.empty_like(a), torch.ones_like(a, dtype=torch.bool)
     if j == k and j < 2:
         same = (a == b) & (c == a)
         if bool(same.any()):
             distinct, inverse = a[same].unique(return_inverse=True)
             value[same] = _mean_squares(phi, j, distinct)[inverse]
-            others = ~same
+            remaining = ~same
     if table is not None:
-        known = others & (a > 0) & (b > 0)
-        x, y, z = a[known], b[known], c[known]
+        tabulated = remaining & (a > 0) & (b > 0)
+        x, y, z = a[tabulated], b[tabulated], c[tabulated]
         if j < k:
             x, y = y, x
         elif j == k:  # an exactly symmetric result
             x, y = torch.maximum(x, y), torch.minimum(x, y)
         cosine, sine = correlation(x, y, z)
-        value[known] = table((max(j, k), min(j, k)), x, y, torch.atan2(sine, cosine))
-        others &= ~known
-    if bool(others.any()):
-        value[others] = mixed_dual(phi, j, k, a[others], b[others], c[others])
+        value[tabulated] = table((max(j, k), min(j, k)), x, y, torch.atan2(sine, cosine))
+        remaining &= ~tabulated
+    if bool(remaining.any()):
+        value[remaining] = mixed_dual(phi, j, k, a[remaining], b[remaining], c[remaining])
     return value
 
 
@@ -282,7 +282,7 @@ class Duals:
     def __call__(self, covariance: Tensor) -> tuple[Tensor, Callable[[], Tensor]]:
         """The dual at some covariances, and a function that computes the derivative's dual."""
         if self._last is None or not torch.equal(self._last[0], covariance):
-            table = self._known if covariance.numel() <= _FEW else self._table
+            table = self._existing_table if covariance.numel() <= _FEW else self._table
             self._last = covariance, *(self._by_series if table else self._exact)(covariance)
         return self._last[1:]
 
@@ -304,32 +304,32 @@ class Duals:
 
     @cached_property
     def _table(self) -> Table | None:
-        return self._of(known=False)
+        return self._find_table(existing=False)
 
     @property
-    def _known(self) -> Table | None:
+    def _existing_table(self) -> Table | None:
         """A table that is there already: a few pairs are integrated faster than one is made."""
-        return self.__dict__.get("_table") or self._of(known=True)
+        return self.__dict__.get("_table") or self._find_table(existing=True)
 
-    def _of(self, *, known: bool) -> Table | None:
+    def _find_table(self, *, existing: bool) -> Table | None:
         if self._form is not None:
             return None
         some = self.variances[self.variances > 0]
-        return Table.of(self.phi, ((0, 0), (1, 1)), some, known=known)
+        return Table.from_variances(self.phi, ((0, 0), (1, 1)), some, existing=existing)
 
     def _by_series(self, covariance: Tensor) -> tuple[Tensor, Callable[[], Tensor]]:
         """Both by the series of every pair, block by block."""
         places = self._places(covariance)
         c = covariance.reshape(places.shape[1], -1)
-        found, terms = c.new_empty(2, *c.shape), self._sections[1].rows.shape[-1]
+        both, terms = c.new_empty(2, *c.shape), self._sections[1].rows.shape[-1]
         step = max(1, _NUMBERS // (terms * c.shape[1]))
         for first in range(0, len(c), step):
             some = slice(first, first + step)
-            found[:, some] = self._block(
+            both[:, some] = self._block(
                 self._series((first, len(c)), places[:, some]), places[:, some], c[some]
             )
         nothing = (self.variances[places] == 0).any(0)
-        value, slope = found.view(2, *covariance.shape)
+        value, slope = both.view(2, *covariance.shape)
         if not bool(nothing.any()):
             return value, lambda: slope
         where = nothing[:, None].expand_as(c).reshape(covariance.shape)
@@ -359,10 +359,10 @@ class Duals:
     def _block(self, series: list[Tensor], places: Tensor, c: Tensor) -> Tensor:
         """Both duals of some pairs. shape: (2, *c.shape)."""
         assert self._table is not None
-        a, b = (self.variances[place][:, None].expand_as(c) for place in places)
+        a, b = self.variances[places][..., None].expand(2, *c.shape)
         cosine, sine = correlation(a, b, c)
         t = unit(torch.atan2(sine, cosine), self._table.width)
-        basis = chebyshev_basis(t.flatten(), max(each.shape[-1] for each in series) - 1)
+        basis = chebyshev_basis(t.flatten(), max([each.shape[-1] for each in series]) - 1)
         basis = basis.view(len(basis), *c.shape).transpose(0, 1)
         sums = [torch.bmm(each[:, None], basis[:, : each.shape[-1]])[:, 0] for each in series]
         return torch.stack(sums)

@@ -44,6 +44,7 @@ _NARROW = 0.1  # sin θ below which means are taken of polynomials on panels
 _HALVINGS = 5  # of the work
 _PROBES = 3  # angles at which the number of halvings is chosen
 _WINDOW = 8.7  # standard deviations, of functions that grow no faster than powers
+_NARROW_EDGES = (-_WINDOW, -_WINDOW / 2, 0.0, _WINDOW / 2, _WINDOW)
 
 
 def can_grid(phi: Activation, orders: Orders, largest: float) -> bool:
@@ -99,21 +100,20 @@ def _grid(
     phi: Activation, orders: Orders, variances: Tensor, angles: Tensor, share: float
 ) -> tuple[Tensor, dict[int, Tensor], float]:
     """The same with a share of the steps, and the difference of both orders of u and v."""
-    both = tuple(dict.fromkeys(pair for j, k in orders for pair in ((j, k), (k, j))))
-    forth, back = ([both.index(pair[::step]) for pair in orders] for step in (1, -1))
+    both = tuple(dict.fromkeys([pair for j, k in orders for pair in ((j, k), (k, j))]))
+    forth = [both.index((j, k)) for j, k in orders]
+    back = [both.index((k, j)) for j, k in orders]
     rule = _Grid(phi, both, variances, share)
     sizes = rule.sizes
-    if not all(bool((size > 0).all()) for size in sizes.values()):
+    if not bool((torch.stack([*sizes.values()]) > 0).all()):
         raise AccuracyError(f"a derivative of {phi!r} vanishes")
-    found = rule.duals(angles)
-    found /= torch.stack([torch.outer(sizes[j], sizes[k]) for j, k in both])[..., None]
-    values, swapped = found[:, forth], found[:, back].transpose(2, 3)
+    duals = rule.duals(angles)
+    duals /= torch.stack([torch.outer(sizes[j], sizes[k]) for j, k in both])[..., None]
+    values, swapped = duals[:, forth], duals[:, back].transpose(2, 3)
     # at an angle of zero both orders are one sum: other steps show its error
-    others = _Grid(phi, both, variances, share / math.sqrt(2)).sizes
-    errors = [
-        (values - swapped).abs().max(),
-        *((others[k] / sizes[k] - 1).abs().max() for k in sizes),
-    ]
+    finer_sizes = _Grid(phi, both, variances, share / math.sqrt(2)).sizes
+    errors = [(values - swapped).abs().max()]
+    errors += [(finer_sizes[k] / sizes[k] - 1).abs().max() for k in sizes]
     return (values + swapped) / 2, sizes, float(torch.stack(errors).max())
 
 
@@ -144,11 +144,11 @@ class _Grid:
             if self._kinked and 0 < math.tan(angle) < finest:  # kinks make a layer there
                 finest = math.tan(angle)
             x, weights, values = self._line(finest, 0)
-            left = values * (weights * normal_density(x))
+            weighted = values * (weights * normal_density(x))
             means = self._means(math.cos(angle) * x, math.sin(angle))
             for q, (j, k) in enumerate(places):
-                result[0, q, :, :, number] = left[j] @ means[k].T
-                result[1, q, :, :, number] = left[j] @ means[k].flip(1).T  # that of -x
+                result[0, q, :, :, number] = weighted[j] @ means[k].T
+                result[1, q, :, :, number] = weighted[j] @ means[k].flip(1).T  # that of -x
         return result
 
     @property
@@ -214,7 +214,7 @@ class _Grid:
 
     @cached_property
     def _window(self) -> float:
-        window = max(window_edges(self.phi, k, self._largest)[-1] for k in self._derivatives)
+        window = max([window_edges(self.phi, k, self._largest)[-1] for k in self._derivatives])
         return window if window > 10 else _WINDOW
 
     @cached_property
@@ -235,7 +235,7 @@ def _narrow_means(center: Tensor, width: float, edges: Tensor) -> Tensor:
     Between their edges functions are polynomials. shape: (places, panels * ORDER)
     """
     cuts = (edges - center[:, None]) / max(width, 1e-300)
-    nodes = panel_nodes(cuts, tuple(_WINDOW * k / 2 for k in range(-2, 3)))
+    nodes = panel_nodes(cuts, _NARROW_EDGES)
     w = center[nodes.row, None] + width * nodes.xi
     panel = (
         torch.bucketize(w[:, ORDER // 2].contiguous(), edges, right=True).clamp(1, len(edges) - 1)

@@ -54,14 +54,14 @@ def hermite(phi: Activation, tau: Tensor | float, order: int) -> Tensor:
     if order > _MOST:
         raise ValueError(f"order must be <= {_MOST}, got {order}")
     closed = closed_form(phi)
-    known = None if closed is None else closed.coefficients(scale, order)
-    if known is not None:
-        return known
-    result: Tensor = _Hermite.apply(scale, phi, order)  # type: ignore[no-untyped-call]
+    coefficients = None if closed is None else closed.coefficients(scale, order)
+    if coefficients is not None:
+        return coefficients
+    result: Tensor = _DifferentiableHermite.apply(scale, phi, order)  # type: ignore[no-untyped-call]
     return result
 
 
-class _Hermite(torch.autograd.Function):
+class _DifferentiableHermite(torch.autograd.Function):
     r"""Autograd by $\partial_\tau c_k = \sqrt{k}\,d_{k-1} + \sqrt{k+1}\,d_{k+1}$, d those of φ'."""
 
     @staticmethod
@@ -106,7 +106,7 @@ def _block(phi: Activation, tau: Tensor, order: int) -> Tensor:
     fixed = tuple(window * k / panels for k in range(-panels, panels + 1))
     cuts = resolved_edges(phi, window * float(std.max()), tau.device)
     nodes = panel_nodes(cuts / std[:, None], fixed)
-    value = phi.derivative(nodes.at(spread(std, 0)) * nodes.xi, 0)
+    value = phi.derivative(nodes.expand_rows(spread(std, 0)) * nodes.xi, 0)
     sums = _panel_sums(nodes.xi, nodes.weighted(value), order)
     return value.new_zeros(len(tau), order + 1).index_add_(0, nodes.row, sums.T)
 

@@ -57,7 +57,7 @@ def mixed_dual_at_angle(
 
 
 @dataclass(frozen=True)
-class _Pair:
+class _PairAngles:
     """Vectors of Gaussian pairs (u, v): standard deviations, cosine and sine of the angle."""
 
     std_u: Tensor
@@ -65,7 +65,7 @@ class _Pair:
     cosine: Tensor
     sine: Tensor
 
-    def swapped(self) -> "_Pair":
+    def swapped(self) -> "_PairAngles":
         return replace(self, std_u=self.std_v, std_v=self.std_u)
 
 
@@ -73,7 +73,7 @@ def _total(phi: Activation, j: int, k: int, *vectors: Tensor) -> Tensor:
     """Jumps of many pairs at a time, as they cost little, and smooth pieces of a few."""
     parts = []
     for many in blocks(_JUMPS, *vectors):
-        pair = _Pair(*many)
+        pair = _PairAngles(*many)
         jumps = _jumps(phi, j, k, pair, first_jump=0)
         jumps = jumps + _jumps(phi, k, j, pair.swapped(), first_jump=j)
         window = window_edges(phi, j, float(pair.std_u.max()))
@@ -81,22 +81,24 @@ def _total(phi: Activation, j: int, k: int, *vectors: Tensor) -> Tensor:
         if any(vanishes(phi, order, reach(phi, span)) for order in (j, k)):
             parts.append(jumps)
             continue
-        pieces = [_integral(phi, j, k, _Pair(*few), window) for few in blocks(_BLOCK, *many)]
+        pieces = [_integral(phi, j, k, _PairAngles(*few), window) for few in blocks(_BLOCK, *many)]
         parts.append(jumps + torch.cat(pieces))
     return torch.cat(parts)
 
 
-def _integral(phi: Activation, j: int, k: int, pair: _Pair, window: tuple[float, ...]) -> Tensor:
+def _integral(
+    phi: Activation, j: int, k: int, pair: _PairAngles, window: tuple[float, ...]
+) -> Tensor:
     """The integral of the smooth pieces, by Gauss's rule on each panel."""
     nodes = panel_nodes(torch.cat(list(_edges(phi, pair, window[-1])), dim=1), window)
-    mean = nodes.at(pair.cosine * spread(pair.std_v, k)) * nodes.xi
-    std = nodes.at((pair.sine * pair.std_v).clamp(min=TINY)).expand_as(mean)
+    mean = nodes.expand_rows(pair.cosine * spread(pair.std_v, k)) * nodes.xi
+    std = nodes.expand_rows((pair.sine * pair.std_v).clamp(min=TINY)).expand_as(mean)
     inner = smoothed_regular(phi, mean.flatten(), std.flatten(), order=k).view_as(mean)
-    outer = phi.derivative(nodes.at(spread(pair.std_u, j)) * nodes.xi, j)
+    outer = phi.derivative(nodes.expand_rows(spread(pair.std_u, j)) * nodes.xi, j)
     return nodes.expectation(outer * inner, len(pair.std_u))
 
 
-def _edges(phi: Activation, pair: _Pair, window: float) -> Iterator[Tensor]:
+def _edges(phi: Activation, pair: _PairAngles, window: float) -> Iterator[Tensor]:
     """Edges, in units of t, that resolve φ(√a t) and the smoothed φ(ρ√b t + ...)."""
     for scale in (pair.std_u[:, None], (pair.cosine * pair.std_v)[:, None]):
         yield resolved_edges(phi, window * float(scale.abs().max()), scale.device) / scale
@@ -107,7 +109,7 @@ def _edges(phi: Activation, pair: _Pair, window: float) -> Iterator[Tensor]:
     yield ((kinks + width * slope.new_tensor(_LAYER)) / slope).flatten(1)
 
 
-def _jumps(phi: Activation, j: int, k: int, pair: _Pair, *, first_jump: int) -> Tensor:
+def _jumps(phi: Activation, j: int, k: int, pair: _PairAngles, *, first_jump: int) -> Tensor:
     r"""The jumps in $\varphi^{(j)}(u)$ against $\varphi^{(k)}(v)$.
 
     $\mathbb{E}[\delta_s^{(n)}(u)\,g(v)] = (-\partial_s)^n [p_a(s) S_g(\rho\sqrt{b/a}\,s, w)]$

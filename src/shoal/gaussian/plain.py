@@ -62,11 +62,11 @@ def hermite(phi: Activation, tau: float, order: int) -> Tensor:
 
 def dual(phi: Activation, a: float, b: float, c: float, order: int = 0) -> Tensor:
     r"""$\mathbb{E}[\varphi(u)\varphi(v)]$, or the same for derivatives, on a grid in the plane."""
-    slope, rest = c / math.sqrt(a), math.sqrt(b - c**2 / a)
+    slope, independent = c / math.sqrt(a), math.sqrt(b - c**2 / a)
 
     def inner(z: Tensor) -> Tensor:
         """The mean of φ(v) where u = √a z."""
-        return mean(lambda y: phi.derivative(slope * z + rest * y, order), _PLANE)
+        return mean(lambda y: phi.derivative(slope * z + independent * y, order), _PLANE)
 
     def outer(x: Tensor) -> Tensor:
         return phi.derivative(math.sqrt(a) * x, order) * torch.stack([inner(z) for z in x])

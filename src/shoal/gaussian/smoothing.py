@@ -121,7 +121,7 @@ def _regular_block(
     radius = float((mean.abs() + window[-1] * std).max())
     cuts = resolved_edges(phi, radius, mean.device)
     nodes = panel_nodes((cuts - mean[:, None]) / std[:, None], window)
-    x = torch.addcmul(nodes.at(mean), nodes.at(spread(std, order)), nodes.xi)
+    x = torch.addcmul(nodes.expand_rows(mean), nodes.expand_rows(spread(std, order)), nodes.xi)
     return nodes.expectation(phi.derivative(x, order), len(mean))
 
 
@@ -202,7 +202,7 @@ class Nodes:
     half: Tensor  # shape: (panels,)
     xi: Tensor  # shape: (panels, ORDER)
 
-    def at(self, rows: Tensor) -> Tensor:
+    def expand_rows(self, rows: Tensor) -> Tensor:
         """Spread one number per row over that row's panels; shape (panels, 1)."""
         return rows[self.row, None]
 
@@ -224,7 +224,7 @@ class Nodes:
 def blocks(rows: int, *vectors: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """Cut equally long vectors into blocks of some rows; larger ones off the CPU."""
     size = rows if vectors[0].device.type == "cpu" else 256 * rows
-    yield from zip(*(vector.split(size) for vector in vectors), strict=True)
+    yield from zip(*[vector.split(size) for vector in vectors], strict=True)
 
 
 def normal_density(x: Tensor) -> Tensor:
@@ -259,7 +259,7 @@ def window_edges(phi: Activation, order: int, std: float) -> tuple[float, ...]:
         ends = torch.maximum(weight[0], weight[-1])
         if bool(weight.isfinite().all() & (ends <= _BEYOND * weight.max())):
             panels = math.ceil(window / _PANEL)
-            return tuple(window * k / panels for k in range(-panels, panels + 1))
+            return tuple([window * k / panels for k in range(-panels, panels + 1)])
     raise AccuracyError(
         f"{innermost(phi)!r} grows too fast to be integrated under a Gaussian of standard "
         f"deviation {std:.6g}, or autograd loses its derivatives; if so, {REMEDY}"

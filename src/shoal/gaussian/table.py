@@ -88,8 +88,8 @@ class Table:
     cores: tuple[Tensor, ...]
 
     @classmethod
-    def of(
-        cls, phi: Activation, orders: Orders, variances: Tensor, *, known: bool = False
+    def from_variances(
+        cls, phi: Activation, orders: Orders, variances: Tensor, *, existing: bool = False
     ) -> "Table | None":
         """A table for some variances, kept for later calls; ``None`` if there is none.
 
@@ -97,7 +97,7 @@ class Table:
             phi: The activation.
             orders: The orders $(j, k)$.
             variances: The variances. shape: (n,)
-            known: Whether only a table that an earlier call has made will do.
+            existing: Whether to return only a table that an earlier call has made.
         """
         if not len(variances):
             return None
@@ -106,23 +106,23 @@ class Table:
             return None
         first = math.floor(math.log2(low))
         last = max(math.ceil(math.log2(high)), first + 1)
-        made = _made(phi, orders)
-        for span, table in made.items():
+        tables = _tables(phi, orders)
+        for span, table in tables.items():
             if span[0] <= first and last <= span[1]:
                 return table
-        if not known and can_grid(phi, orders, 2.0**last):
-            made[first, last] = _table(phi, orders, (first, last))
-        return made.get((first, last))
+        if not existing and can_grid(phi, orders, 2.0**last):
+            tables[first, last] = _table(phi, orders, (first, last))
+        return tables.get((first, last))
 
     def sections(self, variances: Tensor) -> tuple["Sections", ...]:
         """The duals of each order at some variances, as functions of the angle."""
-        basis, found = self._basis(variances), []
+        basis, sections = self._basis(variances), []
         for (j, k), (left, right), core in zip(self.orders, self.sides, self.cores, strict=True):
             first = (left.to(basis) @ basis).mul_(self._size(j, basis)).T
             second = (right.to(basis) @ basis).mul_(self._size(k, basis)).T
             rows = torch.einsum("vr,rsk->vsk", first, core.to(basis))
-            found.append(Sections(rows, second.contiguous()))
-        return tuple(found)
+            sections.append(Sections(rows, second.contiguous()))
+        return tuple(sections)
 
     def __call__(self, order: tuple[int, int], a: Tensor, b: Tensor, angle: Tensor) -> Tensor:
         """One of the duals at vectors of variances and angles."""
@@ -149,7 +149,7 @@ class Table:
 
 
 @cached
-def _made(phi: Activation, orders: Orders) -> dict[Span, Table | None]:  # noqa: ARG001
+def _tables(phi: Activation, orders: Orders) -> dict[Span, Table | None]:  # noqa: ARG001
     """All tables of an activation that were made, and the spans that have none."""
     return {}
 
@@ -177,12 +177,12 @@ def _fitted(phi: Activation, orders: Orders, span: Span) -> Table:
     few = torch.tensor([0.0, 0.1, math.pi / 2], dtype=torch.float64)
     width = min(_LAYER, _LAYER / 2.0 ** (span[1] / 2))
     rough = grid(phi, orders, _variances(chebyshev_nodes(_SIZES, *_ends(span))), few[:1])[1]
-    known = {order: coefficients_from_values(size.log()) for order, size in rough.items()}
+    size_series = {order: coefficients_from_values(size.log()) for order, size in rough.items()}
 
     def scaled(degree: int, angles: Tensor) -> Tensor:
         values, sizes = grid(phi, orders, _variances(chebyshev_nodes(degree, *_ends(span))), angles)
         basis = chebyshev_basis(chebyshev_nodes(degree), _SIZES)
-        ratios = {order: size / (known[order] @ basis).exp() for order, size in sizes.items()}
+        ratios = {order: size / (size_series[order] @ basis).exp() for order, size in sizes.items()}
         values *= torch.stack([torch.outer(ratios[j], ratios[k]) for j, k in orders])[..., None]
         return values
 
@@ -193,9 +193,9 @@ def _fitted(phi: Activation, orders: Orders, span: Span) -> Table:
     for dim in (1, 2):
         series = coefficients_from_values(series, dim)
     sides, cores = zip(*map(_compressed, series), strict=True)
-    made = Table(orders, span, width, known, sides, cores)
-    _verify(made, phi)
-    return made
+    table = Table(orders, span, width, size_series, sides, cores)
+    _verify(table, phi)
+    return table
 
 
 def _around(function: Callable[[Tensor], Tensor], width: float) -> Tensor:
@@ -222,11 +222,11 @@ def _compressed(coefficients: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor]:
     """Common functions of each variance, and the coefficients of their products."""
     sides = []
     for dim in (0, 1):
-        left, singular, _ = torch.linalg.svd(
+        vectors, singular, _ = torch.linalg.svd(
             coefficients.movedim(dim, 0).flatten(1), full_matrices=False
         )
-        rest = singular.square().flip(0).cumsum(0).flip(0).sqrt()
-        sides.append(left[:, : max(1, int((rest > _NEGLIGIBLE).sum()))].T.contiguous())
+        tail = singular.square().flip(0).cumsum(0).flip(0).sqrt()
+        sides.append(vectors[:, : max(1, int((tail > _NEGLIGIBLE).sum()))].T.contiguous())
     core = torch.einsum("ri,sj,ijk->rsk", sides[0], sides[1], coefficients)
     beyond = core.abs().flatten(0, 1).sum(0).flip(0).cumsum(0).flip(0)
     return (sides[0], sides[1]), core[..., : max(1, int((beyond > _NEGLIGIBLE).sum()))].contiguous()
@@ -242,8 +242,8 @@ def _verify(table: Table, phi: Activation) -> None:
         series = table.sections(variances)[q].series(places)
         bound = torch.outer(sizes[j], sizes[k]).flatten()[:, None]
         for exact, theta in ((near[q], angles), (far[q], math.pi - angles)):
-            found = series @ chebyshev_basis(unit(theta, table.width), series.shape[-1] - 1)
-            error = float((found / bound - exact.flatten(0, 1)).abs().max())
+            value = series @ chebyshev_basis(unit(theta, table.width), series.shape[-1] - 1)
+            error = float((value / bound - exact.flatten(0, 1)).abs().max())
             if not error <= _ERROR:
                 raise AccuracyError(f"a table of duals of {phi!r} is met to {error:.1g} only")
 

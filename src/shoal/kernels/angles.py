@@ -34,7 +34,7 @@ from shoal.gaussian.moments import mean as activation_mean
 from shoal.gaussian.moments import mean_square, slope_square
 from shoal.kernels.fixed_points import solve
 from shoal.kernels.pairs import loop_variance
-from shoal.kernels.recursions import Loop, OfVectors, Pushed, Scalar
+from shoal.kernels.recursions import ActivationOutput, CellLoop, Scalar, VectorCalculus
 from shoal.numerics import Chebyshev, fit
 
 _TOLERANCE = 4e-13
@@ -50,7 +50,7 @@ class HalfAngle:
     cosine2: Tensor
 
     @classmethod
-    def of(cls, angle: Tensor) -> "HalfAngle":
+    def from_angle(cls, angle: Tensor) -> "HalfAngle":
         """From an angle between 0 and π."""
         return cls(torch.sin(angle / 2) ** 2, torch.sin((math.pi - angle) / 2) ** 2)
 
@@ -66,7 +66,7 @@ class HalfAngle:
 
 
 @dataclass(frozen=True, eq=False)
-class Section:
+class AngularDuals:
     r"""The duals of one activation at one variance.
 
     Attributes:
@@ -83,8 +83,8 @@ class Section:
     even: bool
     slope: Chebyshev
 
-    def passed(self, half: HalfAngle) -> HalfAngle:
-        """The angle between φ(u) and φ(v) if that between u and v is given."""
+    def output_angle(self, half: HalfAngle) -> HalfAngle:
+        """The angle between φ(u) and φ(v), given the angle between u and v."""
         angle, ratio = half.angle, self.variance / self.square
         before, after = self._mean(angle), self._mean(math.pi - angle, mirrored=True)
         sine2 = ratio * half.sine2 * before
@@ -98,24 +98,24 @@ class Section:
         nodes, weights = gauss_legendre(32 + self.slope.degree // 2)
         share = (1 + nodes) / 2
         parts = []
-        for some in angle.reshape(-1).split(max(1, _BLOCK // len(nodes))):
-            inside = some[:, None] * share
+        for block in angle.reshape(-1).split(max(1, _BLOCK // len(nodes))):
+            inside = block[:, None] * share
             # sin(θt) θ / (1 - cos θ) without a division by zero
-            ratio = torch.sinc(inside / math.pi) / torch.sinc(some / (2 * math.pi))[:, None] ** 2
+            ratio = torch.sinc(inside / math.pi) / torch.sinc(block / (2 * math.pi))[:, None] ** 2
             values = self.slope(math.pi - inside if mirrored else inside)
             parts.append((values * (2 * share * ratio)) @ (weights / 2))
         return torch.cat(parts).view(angle.shape)
 
 
 @cached
-def section(phi: Activation, variance: float) -> Section:
-    """Make a section; kept for later calls.
+def angular_duals(phi: Activation, variance: float) -> AngularDuals:
+    """The duals of an activation at one variance; cached.
 
     Raises:
         AccuracyError: If the activation is too rough at this scale for series in the angle.
     """
-    if phi.positively_homogeneous and variance != 1:  # then angles know nothing of the variance
-        unit = section(phi, 1.0)
+    if phi.positively_homogeneous and variance != 1:  # then angles do not depend on the variance
+        unit = angular_duals(phi, 1.0)
         square, remainder = variance * unit.square, variance * unit.remainder
         return replace(unit, variance=variance, square=square, remainder=remainder)
     duals = _duals(phi, torch.tensor([variance], dtype=torch.float64))
@@ -127,7 +127,7 @@ def section(phi: Activation, variance: float) -> Section:
     if remainder < _ODD * square:
         remainder = 0.0
     even = square - opposite < 2 * _ODD * square
-    return Section(variance, square, remainder, even, slope)
+    return AngularDuals(variance, square, remainder, even, slope)
 
 
 def _duals(phi: Activation, variance: Tensor) -> Callable[[Tensor], Tensor]:
@@ -181,7 +181,7 @@ def _fit(function: Callable[[Tensor], Tensor], size: float) -> Chebyshev:
 
 
 class NoAngleError(Exception):
-    """A variance is zero, and no angle means anything there."""
+    """A variance is zero, where angles are undefined."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,7 +194,7 @@ class _Rotated:
 
 
 @dataclass(frozen=True, eq=False)
-class Angles(OfVectors):
+class Angles(VectorCalculus):
     """The calculus of inputs of one norm at some angles; nothing is differentiable.
 
     Attributes:
@@ -207,8 +207,8 @@ class Angles(OfVectors):
 
     def start(self, *, gated: bool) -> tuple[_Rotated, float]:
         """The inputs, or their directions."""
-        own, scale = (1.0, self.squared_norm) if gated else (self.squared_norm, 1.0)
-        return _Rotated(own, self.half), scale
+        variance, scale = (1.0, self.squared_norm) if gated else (self.squared_norm, 1.0)
+        return _Rotated(variance, self.half), scale
 
     def covariance(self, state: _Rotated) -> Tensor:
         """The variance times the cosine."""
@@ -223,24 +223,26 @@ class Angles(OfVectors):
         return _Rotated(*_sum(shares, float(constant)))
 
     def residual(self, below: _Rotated, pushed: _Rotated, skip: float, gain: float) -> _Rotated:
-        """The sum of features and of what a layer makes of them; their means have no angle."""
+        """The sum of features and of a layer's output; their means have no angle."""
         mean = skip * below.mean + gain * pushed.mean
         if not skip:
             return _Rotated(gain**2 * pushed.variance, pushed.half, mean)
         shares = [(skip**2 * below.variance, below.half), (gain**2 * pushed.variance, pushed.half)]
         return _Rotated(*_sum(shares, 2 * skip * gain * below.mean * pushed.mean), mean)
 
-    def push(self, phi: Activation, state: _Rotated, *, mean: bool) -> Pushed[_Rotated]:
+    def apply_activation(
+        self, phi: Activation, state: _Rotated, *, mean: bool
+    ) -> ActivationOutput[_Rotated]:
         """Duals of an activation and of its derivative at one variance."""
         if state.variance == 0:
             raise NoAngleError
-        duals = section(phi, state.variance)
+        duals = angular_duals(phi, state.variance)
         variance = torch.tensor(state.variance, dtype=torch.float64)
         average = float(activation_mean(phi, variance)) if mean else 0.0
-        pushed = _Rotated(duals.square, duals.passed(state.half), average)
-        return Pushed(pushed, lambda: duals.slope(state.half.angle))
+        pushed = _Rotated(duals.square, duals.output_angle(state.half), average)
+        return ActivationOutput(pushed, lambda: duals.slope(state.half.angle))
 
-    def fixed_point(self, loop: Loop, injected: _Rotated) -> _Rotated:
+    def fixed_point(self, loop: CellLoop, injected: _Rotated) -> _Rotated:
         """The angles at equilibrium, by the smaller of both halves."""
         variance = loop_variance(loop, injected.variance)
         if variance == 0:

@@ -37,11 +37,11 @@ class Kernels(NamedTuple):
 
 
 class Work(NamedTuple):
-    """How a matrix is computed.
+    """Options of the computation of a matrix.
 
     Attributes:
-        memory: Bytes for intermediate results; ``None`` for a default of the device.
-        on_progress: Called with the share that is done.
+        memory: Bytes for intermediate results; ``None`` for the device's default.
+        on_progress: Called with the completed share.
     """
 
     memory: int | None = None
@@ -52,7 +52,7 @@ Function = TypeVar("Function", bound=Callable[..., Kernels])
 
 
 @dataclass(frozen=True, eq=False)
-class Inputs:
+class PolarInputs:
     """Points as norms and directions; the direction of zero is zero.
 
     Attributes:
@@ -86,23 +86,25 @@ class Inputs:
 
 
 def on_host(*tensors: Tensor) -> list[Tensor]:
-    """Tensors on the CPU, if they are small: a GPU would wait for each step of an equation."""
+    """Tensors on the CPU if they are small, where a GPU would wait for each iteration."""
     return [t.cpu() if t.numel() <= PAIRS else t for t in tensors]
 
 
-def pair_angles(left: Inputs, right: Inputs, i: Tensor, j: Tensor, cosine: Tensor) -> Tensor:
+def pair_angles(
+    rows: PolarInputs, columns: PolarInputs, i: Tensor, j: Tensor, cosine: Tensor
+) -> Tensor:
     """Angles of single pairs in float64, near 0 and π from the distance of the directions."""
     angle = cosine.double().clamp(-1.0, 1.0).acos()
     close = (cosine.abs() > 1 - CLOSE).nonzero()[:, 0]
-    for some in close.split(PAIRS):
+    for block in close.split(PAIRS):
         first, second = (
-            s.points[k[some]].double() / s.norm[k[some], None].clamp(min=1e-300)
-            for s, k in ((left, i), (right, j))
+            s.points[k[block]].double() / s.norm[k[block], None].clamp(min=1e-300)
+            for s, k in ((rows, i), (columns, j))
         )
-        sign = torch.sign(cosine[some]).double()
+        sign = torch.sign(cosine[block]).double()
         gap = torch.linalg.vector_norm(first - sign[:, None] * second, dim=-1)
         small = 2 * torch.asin((gap / 2).clamp(max=1.0))
-        angle[some] = torch.where(sign > 0, small, math.pi - small)
+        angle[block] = torch.where(sign > 0, small, math.pi - small)
     return angle
 
 
@@ -209,7 +211,7 @@ def memory_limit(memory: int | str | None) -> int | None:
 
 
 def work_space(limit: int | None, device: torch.device) -> int:
-    """The bytes that a block of a matrix may take: the limit, or a default of the device."""
+    """Bytes for a block of a matrix: the limit, or the device's default."""
     if limit is not None:
         return limit
     if device.type != "cuda":
@@ -218,7 +220,7 @@ def work_space(limit: int | None, device: torch.device) -> int:
 
 
 def check_memory(limit: int | None, least: int) -> None:
-    """Refuse a limit of memory in which not even the smallest part of a matrix fits."""
+    """Refuse a memory limit below the smallest part of a matrix."""
     if limit is not None and limit < least:
         raise ValueError(f"memory must be at least {least} bytes for these inputs, got {limit}")
 
@@ -227,15 +229,15 @@ def check_size(shape: tuple[int, ...], like: Tensor) -> None:
     """Refuse a pair of matrices that is larger than the memory of its device."""
     needed, device = 2 * math.prod(shape) * like.element_size(), like.device
     if device.type == "cuda":
-        there = torch.cuda.mem_get_info(device)[0]
+        available = torch.cuda.mem_get_info(device)[0]
     elif device.type == "cpu" and hasattr(os, "sysconf"):
-        there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     else:
         return
-    if needed > there:
+    if needed > available:
         raise ValueError(
             f"two matrices of shape {tuple(shape)} take {needed / 1e9:.3g} GB, and there are "
-            f"{there / 1e9:.3g} GB of memory: use shoal.kernel_operator, which forms none"
+            f"{available / 1e9:.3g} GB of memory: use shoal.kernel_operator, which forms none"
         )
 
 

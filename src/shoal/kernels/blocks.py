@@ -3,7 +3,7 @@ r"""Blocks of kernel matrices: how a surface is evaluated on them, by torch or b
 Entries are $K_{ij} = \sum_k (s_i f(u_i))^T C_k (s_j f(v_j))\, T_k(\theta_{ij})$ with a small
 matrix $C_k$ for every term: a Chebyshev series whose coefficients are products of thin matrices.
 Clenshaw's recursion sums it in place, a tile of the block at a time, which stays in the cache.
-Where norms are but factors, Horner's rule does in half the passes.
+Where norms are only factors, Horner's rule takes half the passes.
 
 A back end is a subclass of :class:`Blocks` and a line in :func:`backend_for`.
 
@@ -26,8 +26,8 @@ from shoal.numerics import chebyshev_basis, chebyshev_nodes
 
 _LOGGER = logging.getLogger(__name__)
 
-Pair = tuple[Tensor, Tensor]  # of the CK and the NTK
-Some = tuple[Tensor | None, ...]  # of both or of one of them
+MatrixPair = tuple[Tensor, Tensor]  # of the CK and the NTK
+OptionalMatrices = tuple[Tensor | None, ...]  # of both or of one of them
 
 _TILE = (64, 2048)  # rows and columns whose work space stays in the cache of a core
 _SMALL = 0.5  # angles from 0 and π, up to which series in the cosine are long
@@ -43,7 +43,7 @@ class Directions(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Factors:
-    """What the rows or the columns of a matrix contribute, in the dtype of the matrix.
+    """Factors of the rows or the columns of a matrix, in the dtype of the matrix.
 
     Attributes:
         scale: Roots of the diagonals of both kernels. shape: (2, n)
@@ -67,8 +67,8 @@ class Block(NamedTuple):
 
     Attributes:
         surface: Both kernels, or derivatives of both.
-        rows: What the rows contribute.
-        columns: What the columns contribute.
+        rows: Factors of the rows.
+        columns: Factors of the columns.
         cosine: Cosines of the angles; their rows are contiguous. shape: (n, m)
     """
 
@@ -97,8 +97,8 @@ class Series(NamedTuple):
 
 
 @cached
-def series_of(surface: Surface, dtype: torch.dtype) -> Series:
-    """The cheapest form of a surface that is as exact."""
+def cheapest_series(surface: Surface, dtype: torch.dtype) -> Series:
+    """The cheapest form of a surface at its accuracy."""
     cut = (ANGULAR_TOLERANCE if surface.norms is None else TOLERANCE)[dtype] / 5
     core, (low, high) = _in_cosines(surface, cut), surface.angles
     of_angle = core is None
@@ -128,8 +128,8 @@ def _in_cosines(surface: Surface, tolerance: float) -> Tensor | None:
     terms = surface.coefficients.shape[-1]
     nodes = chebyshev_nodes(2 * terms + _LONGER, math.cos(high), math.cos(low)).acos()
     basis = chebyshev_basis(to_unit(nodes, surface.angles), terms - 1)
-    found, _ = shortened(surface.coefficients @ basis, tolerance)
-    return found if surface.rank * (found.shape[-1] - terms) <= _LONGER else None
+    coefficients, _ = shortened(surface.coefficients @ basis, tolerance)
+    return coefficients if surface.rank * (coefficients.shape[-1] - terms) <= _LONGER else None
 
 
 @cached
@@ -166,12 +166,17 @@ class Blocks:
         """Unit vectors in the form that :meth:`cosines` takes. shape: (n, p)."""
         return unit
 
-    def cosines(self, left: Any, right: Any) -> Tensor:
+    def cosines(self, rows: Any, columns: Any) -> Tensor:
         """Cosines of the angles between directions of this back end. shape: (n, m)."""
-        cosine: Tensor = left @ right.T
+        cosine: Tensor = rows @ columns.T
         return cosine
 
-    def evaluate(self, block: Block, out: Some, mirrored: Pair | None = None) -> EvaluatedBlock:  # noqa: ARG002
+    def evaluate(
+        self,
+        block: Block,
+        out: OptionalMatrices,
+        mirrored: MatrixPair | None = None,  # noqa: ARG002
+    ) -> EvaluatedBlock:
         """Write both kernels of a block, or one of them.
 
         Args:
@@ -181,11 +186,11 @@ class Blocks:
                 entries above the diagonal, too.
         """
         surface, rows, columns, cosine = block
-        form = series_of(surface, cosine.dtype)
+        form = cheapest_series(surface, cosine.dtype)
         (low, high), core = form.span, form.core.to(cosine)
-        left, right = rows.scaled, columns.scaled.mT.contiguous()
-        alone = form.powers and surface.rank == 1
-        series = core[:, 0, 0] if alone else torch.einsum("qnr,qrsk->qkns", left, core)
+        row_factors, column_factors = rows.scaled, columns.scaled.mT.contiguous()
+        plain = form.powers and surface.rank == 1
+        series = core[:, 0, 0] if plain else torch.einsum("qnr,qrsk->qkns", row_factors, core)
         for i, j in _tiles(cosine):
             place = cosine[i, j]
             if form.of_angle:
@@ -194,15 +199,15 @@ class Blocks:
             for q, matrix in enumerate(out):
                 if matrix is None:
                     continue
-                if alone:
-                    total = _horner(series[q], place).mul_(left[q, i])
-                    torch.mul(total, right[q, :, j], out=matrix[i, j])
+                if plain:
+                    total = _horner(series[q], place).mul_(row_factors[q, i])
+                    torch.mul(total, column_factors[q, :, j], out=matrix[i, j])
                 else:
-                    factors = series[q][:, i], right[q][:, j]
+                    factors = series[q][:, i], column_factors[q][:, j]
                     (_powers if form.powers else _clenshaw)(*factors, place, matrix[i, j])
         least, most = torch.aminmax(cosine)
-        seen = float(least), float(most)
-        return EvaluatedBlock(lambda: not surface.covers(seen))
+        cosine_range = float(least), float(most)
+        return EvaluatedBlock(lambda: not surface.covers(cosine_range))
 
     def mirror(self, matrix: Tensor, rows: slice) -> None:
         """Copy the part of a strip of rows above the diagonal to below it."""
@@ -228,7 +233,7 @@ def _gpu() -> Blocks:
 
 
 def _tiles(block: Tensor) -> list[tuple[slice, slice]]:
-    """Rows and columns that are computed together: on a device of many threads all of them."""
+    """Rows and columns that are computed together; all of them on a GPU."""
     count, size = block.shape
     if block.device.type != "cpu":
         return [(slice(0, count), slice(0, size))]
@@ -243,9 +248,9 @@ def _tiles(block: Tensor) -> list[tuple[slice, slice]]:
 
 def _horner(coefficients: Tensor, place: Tensor) -> Tensor:
     """A sum of powers."""
-    *others, last = coefficients.unbind()
+    *lower, last = coefficients.unbind()
     total = torch.full_like(place, float(last))
-    for coefficient in reversed(others):
+    for coefficient in reversed(lower):
         torch.addcmul(coefficient, total, place, out=total)
     return total
 
@@ -297,7 +302,7 @@ class Strip(NamedTuple):
 
 
 def strips(shape: tuple[int, int], step: int, *, symmetric: bool) -> Iterator[Strip]:
-    """Strips of so many rows; in a symmetric matrix they begin at the diagonal.
+    """Strips of ``step`` rows; in a symmetric matrix they begin at the diagonal.
 
     Example:
         >>> [strip.shape for strip in strips((3, 3), 2, symmetric=True)]
@@ -311,7 +316,7 @@ def strips(shape: tuple[int, int], step: int, *, symmetric: bool) -> Iterator[St
 
 
 def rows_per_process(rows: int, num_processes: int, *, symmetric: bool) -> int:
-    """Most rows of a strip with which all of so many processes get about as many entries."""
+    """The most rows of a strip that still balance entries among processes."""
     parts = num_processes * (8 if symmetric else 1)  # strips get smaller
     return rows if num_processes == 1 else max(1, math.ceil(rows / parts))
 
@@ -319,7 +324,7 @@ def rows_per_process(rows: int, num_processes: int, *, symmetric: bool) -> int:
 def assign_strips(parts: Iterable[Strip], num_processes: int) -> list[int]:
     """The process of each strip, so that all have about as many entries.
 
-    Each strip goes to the one that has least: of a symmetric matrix the small ones come last.
+    Each strip goes to the process with the fewest entries.
 
     Example:
         >>> assign_strips(strips((5, 5), 1, symmetric=True), 2)

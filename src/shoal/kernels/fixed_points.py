@@ -18,11 +18,11 @@ from torch import Tensor
 
 from shoal.core.exceptions import ConvergenceError
 
-_MOST_STEPS = 200
+_MAX_STEPS = 200
 _ROUNDING = 1e-15  # relative residual at which an equation counts as solved
 _DIVERGED = 1e12  # growth, relative to the injection, after which nothing converges any more
-_LOOKS = 8  # places on the way to a solution where another one is looked for
-_MOST_TURNS = 20_000  # terms of a series of powers
+_CHECKED_POINTS = 8  # points before a solution where an earlier fixed point is looked for
+_MAX_TERMS = 20_000  # terms of a series of powers
 _STALLED = 1e-12  # relative residual up to which rounding may have stopped the progress
 
 Equation = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -40,40 +40,44 @@ def geometric(ratio: Tensor) -> Tensor:
     return 1 / (1 - ratio)
 
 
-def all_turns(first: Tensor, turn: Callable[[Tensor], Tensor], negligible: float = 1e-17) -> Tensor:
+def sum_of_powers(
+    first: Tensor, linear_map: Callable[[Tensor], Tensor], negligible: float = 1e-17
+) -> Tensor:
     """The sum of all powers of a linear map, applied to fields.
 
     Args:
         first: The fields, each with its own size. shape: (n, ...)
-        turn: The map.
+        linear_map: The map.
         negligible: The share of the sum below which a term is the last.
     """
     total = term = first
-    for count in range(1, _MOST_TURNS):
-        term = turn(term)
+    for count in range(1, _MAX_TERMS):
+        term = linear_map(term)
         total = total + term
         if bool((_largest(term) <= negligible * _largest(total)).all()):
             return total
         if count % 64 == 0:
-            total, term = _ahead(total, term, turn(term))
+            total, term = _extrapolate_slowest_mode(total, term, linear_map(term))
     raise ConvergenceError(
-        "the kernel may not exist: what a turn of the loop adds to it does not decrease. It surely "
-        "exists if recurrent_variance times the squared Lipschitz constant of the activation, "
-        "times the gain of the patches (patch_gain of the architecture), is below 1"
+        "the kernel may not exist: contributions of successive iterations do not decrease. It "
+        "surely exists if recurrent_variance times the squared Lipschitz constant of the "
+        "activation, times the gain of the patches (patch_gain of the architecture), is below 1"
     )
 
 
-def _ahead(total: Tensor, term: Tensor, following: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Take all turns at once of what changes slowest, as near the edge of existence.
+def _extrapolate_slowest_mode(
+    total: Tensor, term: Tensor, following: Tensor
+) -> tuple[Tensor, Tensor]:
+    r"""Extrapolate the slowest mode, which dominates near the edge of existence.
 
     For every number $a$, $\sum_{k>0} T^k t = a\,Tt + \sum_{k>0} T^k t'$ with
-    $t' = t - a(t - Tt)$. A term that a turn multiplies by $\lambda$ leaves nothing if
-    $a = 1/(1 - \lambda)$; here $a$ is what leaves least. It is not negative, so that what grows,
-    where no sum exists, does not shrink.
+    $t' = t - a(t - Tt)$. An eigenvector of $T$ with eigenvalue $\lambda$ leaves nothing if
+    $a = 1/(1 - \lambda)$; here $a$ minimizes $\|t'\|$. It is not negative, so that a growing term,
+    whose sum does not exist, does not shrink.
 
     Args:
         total: The sum so far.
-        term: $t$, the last that was added.
+        term: $t$, its last term.
         following: $Tt$.
     """
     change = term - following
@@ -83,7 +87,7 @@ def _ahead(total: Tensor, term: Tensor, following: Tensor) -> tuple[Tensor, Tens
     return total + share * following, term - share * change
 
 
-def field_turns(
+def solve_linear_field(
     first: Tensor, ratio: Tensor, patches: Callable[[Tensor], Tensor], *, differentiable: bool
 ) -> Tensor:
     """The solution of $B = F + r P(B)$ for a field $F$, factors $r$ and sums over patches $P$.
@@ -95,10 +99,12 @@ def field_turns(
         differentiable: Whether autograd may ask for derivatives, of the first order.
     """
     with torch.no_grad():
-        found = all_turns(first.detach(), lambda field: ratio.detach() * patches(field))
+        solution = sum_of_powers(first.detach(), lambda field: ratio.detach() * patches(field))
     if not differentiable:
-        return found
-    return _attached(first + ratio * patches(found), found, lambda g: patches(ratio.detach() * g))
+        return solution
+    return _with_field_gradient(
+        first + ratio * patches(solution), solution, lambda g: patches(ratio.detach() * g)
+    )
 
 
 def solve_field(
@@ -112,23 +118,22 @@ def solve_field(
 ) -> Tensor:
     """Solve for all pixels together, whose equations are connected by patches.
 
-    By Newton's method, or by plain iteration if the solution may not be ``unique``: then it is the
-    one that this reaches.
+    Newton's method, or plain iteration if the solution may not be ``unique``.
 
     Args:
-        equation: The right-hand side, and its factor of changes before patches add up.
+        equation: The right-hand side, and its slope before sums over patches.
         start: Where to start. shape: (n, ...) for n fields
-        size: How large numbers are whose rounding matters in each field. shape: (n,)
+        size: The scale of each field, to which tolerances are relative. shape: (n,)
         patches: Sums over patches, a symmetric map.
         unique: Whether there is one solution only.
         differentiable: Whether autograd may ask for derivatives, of the first order.
     """
     with torch.no_grad():
-        found = _solved_field(equation, start.detach(), size.detach(), patches, unique=unique)
+        solution = _solved_field(equation, start.detach(), size.detach(), patches, unique=unique)
     if not differentiable:
-        return found
-    value, slope = equation(found)
-    return _attached(value, found, lambda g: slope.detach() * patches(g))
+        return solution
+    value, slope = equation(solution)
+    return _with_field_gradient(value, solution, lambda g: slope.detach() * patches(g))
 
 
 def _solved_field(
@@ -140,7 +145,7 @@ def _solved_field(
     unique: bool,
 ) -> Tensor:
     guess, best = start, torch.full_like(size, torch.inf)
-    for _ in range(_MOST_STEPS if unique else _MOST_TURNS):
+    for _ in range(_MAX_STEPS if unique else _MAX_TERMS):
         value, slope = equation(guess)
         residual = value - guess
         error, scale = _largest(residual), torch.maximum(size, _largest(guess))
@@ -151,10 +156,10 @@ def _solved_field(
             break
         best = torch.minimum(best, error)
         if unique:
-            residual = all_turns(residual, _turn(slope, patches), 1e-5)
+            residual = sum_of_powers(residual, _linear_map(slope, patches), 1e-5)
         guess = guess + residual
     raise ConvergenceError(
-        _unreached("covariance of pixels", float(error.max()))
+        _failure_message("covariance of pixels", float(error.max()))
         + ", times the gain of the patches (patch_gain of the architecture)"
     )
 
@@ -164,17 +169,19 @@ def _largest(fields: Tensor) -> Tensor:
     return fields.detach().abs().flatten(1).amax(1)
 
 
-def _turn(slope: Tensor, patches: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+def _linear_map(slope: Tensor, patches: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
     return lambda change: patches(slope * change)
 
 
-def _attached(value: Tensor, solution: Tensor, adjoint: Callable[[Tensor], Tensor]) -> Tensor:
-    """A solution in place of the right-hand side there, with the derivatives of the former."""
-    found: Tensor = _Attached.apply(value, solution, adjoint)  # type: ignore[no-untyped-call]
-    return found
+def _with_field_gradient(
+    value: Tensor, solution: Tensor, adjoint: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """The solution, with derivatives by the implicit function theorem."""
+    result: Tensor = _FieldGradient.apply(value, solution, adjoint)  # type: ignore[no-untyped-call]
+    return result
 
 
-class _Attached(torch.autograd.Function):
+class _FieldGradient(torch.autograd.Function):
     r"""$dz = (I - J)^{-1} dw$, where $w$ is the right-hand side at the solution, held fixed."""
 
     @staticmethod
@@ -191,7 +198,7 @@ class _Attached(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         if torch.is_grad_enabled():
             raise NotImplementedError("kernels of images have derivatives of the first order only")
-        return all_turns(gradient, ctx.adjoint), None, None
+        return sum_of_powers(gradient, ctx.adjoint), None, None
 
 
 def solve(
@@ -208,9 +215,9 @@ def solve(
     If the solution may not be ``unique``, it is the one that the plain iteration reaches first.
     """
     with torch.no_grad():
-        solution = _converged(equation, start, size, name)
+        solution = _newton(equation, start, size, name)
         if not unique:
-            solution = _first(equation, start, solution, size, name)
+            solution = _first_fixed_point(equation, start, solution, size, name)
     if differentiable:
         for _ in range(2):
             guess = _for_higher_orders(solution)
@@ -220,7 +227,6 @@ def solve(
 
 
 def _for_higher_orders(tensor: Tensor) -> Tensor:
-    """A tensor that only derivatives beyond the first order follow."""
     result: Tensor = _ForHigherOrders.apply(tensor)  # type: ignore[no-untyped-call]
     return result
 
@@ -240,40 +246,45 @@ class _ForHigherOrders(torch.autograd.Function):
         return grad if ctx.recorded else None
 
 
-def _first(equation: Equation, start: Tensor, solution: Tensor, size: Tensor, name: str) -> Tensor:
-    """The first fixed point on the way to a solution: a long step of Newton's may have passed it.
+def _first_fixed_point(
+    equation: Equation, start: Tensor, solution: Tensor, size: Tensor, name: str
+) -> Tensor:
+    """The first fixed point between the start and a solution, which Newton's method may skip.
 
     The iteration of an increasing function moves towards the solution until it meets one.
     """
     way = solution - start
     rounding = _STALLED * torch.maximum(size, solution.abs())
 
-    def ahead(share: Tensor) -> Tensor:  # how far the iteration moves on from there
+    def displacement(share: Tensor) -> Tensor:  # how far the iteration moves on from there
         point = start + share * way
         return (equation(point)[0] - point) * way.sign()
 
     share = torch.ones_like(start)
-    for k in range(_LOOKS - 1, -1, -1):
-        back = ahead(torch.full_like(start, k / _LOOKS)) < -rounding
-        share = torch.where(back, k / _LOOKS, share)
+    for k in range(_CHECKED_POINTS - 1, -1, -1):
+        moves_back = displacement(torch.full_like(start, k / _CHECKED_POINTS)) < -rounding
+        share = torch.where(moves_back, k / _CHECKED_POINTS, share)
     if bool((share == 0).any()):
         raise ConvergenceError(
             f"the equation of the {name} has several fixed points, and the iteration leads away "
             "from the one that was found: the kernel may not exist. It surely does if "
             "recurrent_variance times the squared Lipschitz constant of the activation is below 1"
         )
-    before, after = share - 1 / _LOOKS, share
+    before, after = share - 1 / _CHECKED_POINTS, share
     for _ in range(60 if bool((share < 1).any()) else 0):
         middle = (before + after) / 2
-        back = ahead(middle) < 0
-        before, after = torch.where(back, before, middle), torch.where(back, middle, after)
+        moves_back = displacement(middle) < 0
+        before, after = (
+            torch.where(moves_back, before, middle),
+            torch.where(moves_back, middle, after),
+        )
     return torch.where(share < 1, start + after * way, solution)
 
 
-def _converged(equation: Equation, start: Tensor, size: Tensor, name: str) -> Tensor:
+def _newton(equation: Equation, start: Tensor, size: Tensor, name: str) -> Tensor:
     guess, best = start, torch.full_like(start, torch.inf)
-    below, above = -best, best  # bounds of a solution
-    for _ in range(_MOST_STEPS):
+    lower, upper = -best, best  # bounds of a solution
+    for _ in range(_MAX_STEPS):
         value, slope = equation(guess)
         scale = torch.maximum(size, guess.abs())
         residual = (value - guess).abs()
@@ -281,18 +292,18 @@ def _converged(equation: Equation, start: Tensor, size: Tensor, name: str) -> Te
         if bool((solved | (stuck & (residual <= _STALLED * scale))).all()):
             return guess
         best = torch.minimum(best, residual)
-        below = torch.where(value > guess, guess, below)
-        above = torch.where(value < guess, guess, above)
-        middle, far = (below + above) / 2, residual > _STALLED * scale
-        safe = torch.where(far & (below < above) & middle.isfinite(), middle, value)
+        lower = torch.where(value > guess, guess, lower)
+        upper = torch.where(value < guess, guess, upper)
+        middle, unsolved = (lower + upper) / 2, residual > _STALLED * scale
+        safe = torch.where(unsolved & (lower < upper) & middle.isfinite(), middle, value)
         newton = guess - (guess - value) / (1 - slope)
         guess = torch.where(stuck | (slope >= 1), safe, newton)
         if not bool((guess.abs() <= _DIVERGED * size.clamp(min=1.0)).all()):
             break
-    raise ConvergenceError(_unreached(name, float(residual.max())))
+    raise ConvergenceError(_failure_message(name, float(residual.max())))
 
 
-def _unreached(name: str, residual: float) -> str:
+def _failure_message(name: str, residual: float) -> str:
     return (
         f"the fixed point of the {name} was not reached (largest residual {residual:.2g}): the "
         "kernel may not exist. It surely does if recurrent_variance times the squared Lipschitz "

@@ -12,20 +12,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from shoal.architectures import (
-    Architecture,
-    ImageArchitecture,
-    ImplicitArchitecture,
-    Layers,
-)
+from shoal.architectures import Architecture, ImageArchitecture, ImplicitArchitecture, Layers
 from shoal.core.caches import cached
 from shoal.core.checks import float_tensor, integer, shown
 from shoal.core.settings import in_standard_settings
 from shoal.gaussian.domain import covariance, scale_tensor
 from shoal.kernels.angles import Angles, HalfAngle, NoAngleError
-from shoal.kernels.arguments import Inputs, Kernels, Work, checked_inputs, checked_samples
-from shoal.kernels.pairs import Own, Pairs
-from shoal.kernels.recursions import Network, network_kernels
+from shoal.kernels.arguments import Kernels, PolarInputs, Work, checked_inputs, checked_samples
+from shoal.kernels.pairs import Pairs, SingleInputs
+from shoal.kernels.recursions import NetworkKernels, network_kernels
 
 if TYPE_CHECKING:
     from shoal.kernels.images.function import ImageKernels
@@ -33,12 +28,12 @@ if TYPE_CHECKING:
 
 
 @singledispatch
-def kernels_in(
+def calculus_kernels(
     architecture: Architecture,  # noqa: ARG001
     calculus: Any,
     function: "KernelFunction",
-) -> Network[Any]:
-    """A network in a calculus; an architecture that is no chain or loop of cells has its own."""
+) -> NetworkKernels[Any]:
+    """The kernels in a calculus; architectures other than chains and loops register their own."""
     layers = function.layers.with_variances(dict(function.variances))
     return network_kernels(layers, calculus, function.trainable)
 
@@ -125,7 +120,7 @@ class KernelFunction:
         infinite derivative in $c$ there).
         """
         a = scale_tensor("a", a, at_least=0)
-        return self._in(lambda wanted: Own(a, wanted), a)
+        return self._evaluate(lambda needs_grad: SingleInputs(a, needs_grad), a)
 
     def in_precision(self, dtype: torch.dtype) -> "KernelFunction":  # noqa: ARG002
         """The same kernels: kernels of vectors are as exact as their inputs."""
@@ -145,9 +140,9 @@ class KernelFunction:
         """How the matrix of inputs without gradients is computed."""
         from shoal.kernels.plan import Plan
 
-        left = Inputs(first)
-        right = left if second is None else Inputs(second)
-        return Plan.of(replace(self, variances=()), left, right)
+        row_inputs = PolarInputs(first)
+        column_inputs = row_inputs if second is None else PolarInputs(second)
+        return Plan.for_inputs(replace(self, variances=()), row_inputs, column_inputs)
 
     def matrices(self, first: Tensor, second: Tensor | None, work: Work) -> Kernels:
         """All matrices of a batch of inputs, with gradients."""
@@ -157,18 +152,18 @@ class KernelFunction:
 
     def partners(self, first: Tensor, second: Tensor | None, work: Work) -> Kernels:  # noqa: ARG002
         """Both kernels of each input with its partner, or with itself, with gradients."""
-        from shoal.kernels.plan import own_diagonal, partner_diagonal
+        from shoal.kernels.plan import input_diagonal, partner_diagonal
 
         if not first.numel():
             return Kernels(*(first.new_zeros(first.shape[:-1]) for _ in range(2)))
         if second is None:
-            return own_diagonal(self, first)
+            return input_diagonal(self, first)
         return partner_diagonal(self, first, second)
 
     def at_angles(self, squared_norm: float, half: HalfAngle) -> Kernels:
         """Both kernels of inputs of one norm, accurate at all angles."""
         try:
-            return self._in(lambda _: Angles(squared_norm, half))
+            return self._evaluate(lambda _: Angles(squared_norm, half))
         except NoAngleError:
             return self.at_cosines(squared_norm, half)
 
@@ -178,17 +173,19 @@ class KernelFunction:
         return self._pairs(norm, norm, norm * half.cosine)
 
     def _pairs(self, a: Tensor, b: Tensor, c: Tensor) -> Kernels:
-        return self._in(lambda wanted: Pairs.of(a, b, c, differentiable=wanted), a, b, c)
+        return self._evaluate(
+            lambda needs_grad: Pairs.from_products(a, b, c, differentiable=needs_grad), a, b, c
+        )
 
-    def _in(self, calculus: Callable[[bool], Any], *point: Tensor) -> Kernels:
-        """The kernels in a calculus, which is told whether derivatives are wanted."""
+    def _evaluate(self, calculus: Callable[[bool], Any], *point: Tensor) -> Kernels:
+        """The kernels in a calculus, made for values with or without derivatives."""
         values = tuple((name, v.to(point[0])) for name, v in self.variances) if point else ()
-        wanted = torch.is_grad_enabled() and any(
+        needs_grad = torch.is_grad_enabled() and any(
             t.requires_grad for t in (*point, *(value for _, value in values))
         )
-        function = replace(self, variances=values if wanted else ())
-        found = kernels_in(self.architecture, calculus(wanted), function)
-        return Kernels(found.ck, found.ntk)
+        function = replace(self, variances=values if needs_grad else ())
+        result = calculus_kernels(self.architecture, calculus(needs_grad), function)
+        return Kernels(result.ck, result.ntk)
 
 
 @in_standard_settings
@@ -217,8 +214,8 @@ def kernel_function(
         ValueError: If ``trainable``, ``width`` or ``variances`` do not fit the architecture.
     """
     if isinstance(architecture, KernelFunction):
-        given = {"trainable": trainable, "width": width, "variances": variances}
-        for name, value in given.items():
+        options = {"trainable": trainable, "width": width, "variances": variances}
+        for name, value in options.items():
             if value is not None:
                 raise ValueError(
                     f"{name} must be left out with a kernel function, which has its own, "
@@ -277,11 +274,11 @@ def checked_variances(
         return ()
     if not isinstance(variances, Mapping):
         raise TypeError(f"variances must map names to scalar tensors, got {variances!r}")
-    known = ", ".join(map(repr, architecture.variances)) or "none"
+    names = ", ".join(map(repr, architecture.variances)) or "none"
     for name, value in variances.items():
         if name not in architecture.variances:
             raise ValueError(
-                f"variances must be among those of {type(architecture).__name__} ({known}), "
+                f"variances must be among those of {type(architecture).__name__} ({names}), "
                 f"got {name!r}"
             )
         if not isinstance(value, Tensor) or value.dim():

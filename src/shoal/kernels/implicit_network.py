@@ -45,8 +45,8 @@ from shoal.architectures import ImplicitNetwork
 from shoal.core.caches import cached
 from shoal.core.exceptions import ConvergenceError
 from shoal.kernels.fixed_points import solve
-from shoal.kernels.function import KernelFunction, kernels_in
-from shoal.kernels.recursions import Network
+from shoal.kernels.function import KernelFunction, calculus_kernels
+from shoal.kernels.recursions import NetworkKernels
 
 _FINEST = 40  # octaves by which the first and the last panel are narrower than the ray, at most
 _NARROWEST = 1e-100  # an angle of zero
@@ -69,7 +69,7 @@ class Diagonal:
     active: float
 
     @classmethod
-    def at(cls, std: float) -> "Diagonal":
+    def from_std(cls, std: float) -> "Diagonal":
         """The integrals for a standard deviation $s$."""
         passed = 0.5 - math.atan(std) / (2 * math.pi)
         square = std**2 / 4 + (1 + std**2) * passed + std / (2 * math.pi)
@@ -99,27 +99,27 @@ def rectified(std: float, theta: Tensor, psi: Tensor) -> Rectified:
         theta: The angles $\theta$, above 0 and up to $\pi$. shape: (n,)
         psi: The angles $\psi$, above 0 and up to $\pi/2$. shape: (n,)
     """
-    diagonal = Diagonal.at(std)
+    diagonal = Diagonal.from_std(std)
     t, weights = (part[:, None].to(theta) for part in _rule(std))
-    inner, other = t * theta, t * psi
+    thetas, psis = t * theta, t * psi
     # slopes along the ray, where ρ and q fall: dρ = -sin θ dθ, dq = -s² sin ψ dψ
-    sine, other_sine = inner.sin(), std**2 * other.sin()
-    both = _both(std, inner, other)
-    passed = theta * (_one(std, inner, other) + sine * both) + psi * other_sine * both
-    active = theta * sine * both + psi * (_other(std, inner, other) + other_sine * both)
+    sine, psi_sine = thetas.sin(), std**2 * psis.sin()
+    mixed = _mixed_density(std, thetas, psis)
+    passed = theta * (_theta_density(std, thetas, psis) + sine * mixed) + psi * psi_sine * mixed
+    active = theta * sine * mixed + psi * (_psi_density(std, thetas, psis) + psi_sine * mixed)
     # by parts: the remaining fall of ρ and of q at each place
-    left = 2 * ((1 + t) * theta / 2).sin() * ((1 - t) * theta / 2).sin()
-    other_left = 2 * std**2 * ((1 + t) * psi / 2).sin() * ((1 - t) * psi / 2).sin()
+    theta_fall = 2 * ((1 + t) * theta / 2).sin() * ((1 - t) * theta / 2).sin()
+    psi_fall = 2 * std**2 * ((1 + t) * psi / 2).sin() * ((1 - t) * psi / 2).sin()
     total = 2 * (theta / 2).sin() ** 2 * diagonal.passed
     total = total + 2 * std**2 * (psi / 2).sin() ** 2 * diagonal.active
     return Rectified(
-        drop=total - (weights * (left * passed + other_left * active)).sum(0),
+        drop=total - (weights * (theta_fall * passed + psi_fall * active)).sum(0),
         passed=diagonal.passed - (weights * passed).sum(0),
         active=diagonal.active - (weights * active).sum(0),
     )
 
 
-def _both(std: float, theta: Tensor, psi: Tensor) -> Tensor:
+def _mixed_density(std: float, theta: Tensor, psi: Tensor) -> Tensor:
     r"""$\Psi_{\rho q}$, the density of $y = -w$, $y' = -w'$ where $w, w' > 0$."""
     near = (theta / 2).sin() ** 2 + std**2 * (psi / 2).sin() ** 2
     far = (theta / 2).cos() ** 2 + std**2 * (psi / 2).cos() ** 2
@@ -129,16 +129,16 @@ def _both(std: float, theta: Tensor, psi: Tensor) -> Tensor:
     return (math.pi - chi) / (8 * math.pi**2 * (near * far).sqrt())
 
 
-def _one(std: float, theta: Tensor, psi: Tensor) -> Tensor:
-    r"""$\sin\theta$ times what $\Psi_{\rho\rho}$ has more: one of $y$, $y'$, or both, positive."""
+def _theta_density(std: float, theta: Tensor, psi: Tensor) -> Tensor:
+    r"""$\sin\theta\,(\Psi_{\rho\rho} - \Psi_{\rho q})$: one of $y$, $y'$, or both, positive."""
     sine = theta.sin()
     spread = (std**2 + sine**2).sqrt()
     omega = torch.atan2(psi.sin() * spread, psi.cos() * sine)
     return (math.pi - psi) / (4 * math.pi**2) + sine * omega / (2 * math.pi**2 * spread)
 
 
-def _other(std: float, theta: Tensor, psi: Tensor) -> Tensor:
-    r"""$s^2\sin\psi$ times what $\Psi_{qq}$ has more: one of $w$, $w'$, or both, negative."""
+def _psi_density(std: float, theta: Tensor, psi: Tensor) -> Tensor:
+    r"""$s^2\sin\psi\,(\Psi_{qq} - \Psi_{\rho q})$: one of $w$, $w'$, or both, negative."""
     sine = std * psi.sin()
     spread = (1 + sine**2).sqrt()
     omega = torch.atan2(theta.sin() * spread, theta.cos() * sine)
@@ -157,7 +157,7 @@ def _rule(std: float) -> tuple[Tensor, Tensor]:
     return (middle + half * nodes).flatten(), (half * weights).flatten()
 
 
-class Equilibrium(NamedTuple, Generic[N]):
+class UnitEquilibrium(NamedTuple, Generic[N]):
     r"""An equilibrium for inputs of norm one, as numbers of some kind.
 
     Attributes:
@@ -181,61 +181,63 @@ def state_square(gamma: float) -> float:
     if not gamma**2 < 2:
         raise ConvergenceError(f"the kernel does not exist: gamma² is {gamma**2:.4g}, at least 2")
     square, step = 1.0, -math.inf
-    while Diagonal.at(gamma * math.sqrt(square)).square > square:
+    while Diagonal.from_std(gamma * math.sqrt(square)).square > square:
         square *= 2
     while True:  # from above, all steps lead down, until rounding ends them
-        here = Diagonal.at(gamma * math.sqrt(square))
-        last, step = step, (here.square - square) / (1 - gamma**2 * here.active)
+        integrals = Diagonal.from_std(gamma * math.sqrt(square))
+        last, step = step, (integrals.square - square) / (1 - gamma**2 * integrals.active)
         if not last < step < 0:
             return square
         square += step
 
 
-def equilibrium(gamma: float, theta: Tensor) -> Equilibrium[Tensor]:
+def equilibrium(gamma: float, theta: Tensor) -> UnitEquilibrium[Tensor]:
     r"""The equilibrium of inputs of norm one at some angles, block by block; differentiable."""
     blocks = [_block(gamma, part) for part in theta.reshape(-1).split(4096)]
-    return Equilibrium(*(torch.cat(kind).view(theta.shape) for kind in zip(*blocks, strict=True)))
+    return UnitEquilibrium(
+        *(torch.cat(kind).view(theta.shape) for kind in zip(*blocks, strict=True))
+    )
 
 
-def _block(gamma: float, theta: Tensor) -> Equilibrium[Tensor]:
+def _block(gamma: float, theta: Tensor) -> UnitEquilibrium[Tensor]:
     theta = theta.clamp(min=_NARROWEST)
     square = state_square(gamma)
     std = gamma * math.sqrt(square)
 
-    def angle_of(part: Tensor) -> Tensor:  # part is sin² ψ/2
+    def angle_from_square(part: Tensor) -> Tensor:  # part is sin² ψ/2
         return 2 * torch.asin(part.clamp(min=_NARROWEST**2, max=0.5).sqrt())
 
     def equation(part: Tensor) -> tuple[Tensor, Tensor]:
-        found = rectified(std, theta, angle_of(part))
-        return found.drop / (2 * square), gamma**2 * found.active
+        integrals = rectified(std, theta, angle_from_square(part))
+        return integrals.drop / (2 * square), gamma**2 * integrals.active
 
     start = (theta / 2).sin() ** 2 / 2
     differentiable = torch.is_grad_enabled() and theta.requires_grad
     part = solve(equation, start, start.detach(), "angle", differentiable=differentiable)
-    found = rectified(std, theta, angle_of(part))
-    return Equilibrium(square * (1 - 2 * part), found.active, found.passed)
+    integrals = rectified(std, theta, angle_from_square(part))
+    return UnitEquilibrium(square * (1 - 2 * part), integrals.active, integrals.passed)
 
 
-@kernels_in.register
+@calculus_kernels.register
 def implicit_network_kernels(
     architecture: ImplicitNetwork, calculus: Any, function: KernelFunction
-) -> Network[Any]:
+) -> NetworkKernels[Any]:
     """Both kernels in a calculus."""
     bias = dict(function.variances).get("bias_variance", architecture.bias_variance)
     start, _ = calculus.start(gated=False)
-    seen = calculus.combine([(1.0, start)], bias)
-    feature, slope = calculus.push(ReLU(), seen, mean=False)
-    angle, norms = calculus.angle(seen)
+    injected = calculus.combine([(1.0, start)], bias)
+    feature, slope = calculus.apply_activation(ReLU(), injected, mean=False)
+    angle, norms = calculus.angle(injected)
     unit = equilibrium(architecture.gamma, angle)
-    state, turn = norms * unit.state, architecture.gamma**2 * unit.active
-    through = calculus.geometric(turn)
-    entering = unit.passed * through + slope()
+    state, ratio = norms * unit.state, architecture.gamma**2 * unit.active
+    series = calculus.geometric(ratio)
+    entering = unit.passed * series + slope()
     shares = {
         "readout": state,
         "skip": calculus.covariance(feature),
-        "recurrent": turn * through * state,
+        "recurrent": ratio * series * state,
         "input": calculus.covariance(start) * entering,
         "bias": bias * entering,
     }
     ntk = sum((shares[group] for group in sorted(function.trainable)), 0.0 * state)
-    return Network(state + shares["skip"], ntk, feature)
+    return NetworkKernels(state + shares["skip"], ntk, feature)

@@ -32,9 +32,9 @@ from shoal.gaussian import dual, dual_derivative
 from shoal.gaussian.domain import within_bound
 from shoal.gaussian.moments import slope_square
 from shoal.kernels.angles import Angles, NoAngleError
-from shoal.kernels.function import KernelFunction, kernels_in
-from shoal.kernels.pairs import Own, Pairs, squares_at
-from shoal.kernels.recursions import Network
+from shoal.kernels.function import KernelFunction, calculus_kernels
+from shoal.kernels.pairs import Pairs, SingleInputs, mean_squares
+from shoal.kernels.recursions import NetworkKernels
 
 _RANGE = 1e-140, 1e140  # variances whose products neither vanish nor overflow
 _BLOCK = 1 << 20  # entries of a table that are formed together
@@ -43,18 +43,18 @@ Moments = Callable[[int, Tensor], tuple[Tensor, Tensor]]
 """$Q$ and $T/rr'$ at iterations $(n, 0), ..., (n, n), (0, n), ..., (n - 1, n)$, given $S$ there."""
 
 
-@kernels_in.register
+@calculus_kernels.register
 def looped_kernels(
     architecture: LoopedNetwork, calculus: Any, function: KernelFunction
-) -> Network[Any]:
+) -> NetworkKernels[Any]:
     """Both kernels, by a recursion over pairs of iterations."""
     stream = _Stream(architecture, function)
     if isinstance(calculus, Angles):
         raise NoAngleError  # states have several variances at once
-    if isinstance(calculus, Own):
-        return Network(*stream.inputs(calculus.squared_norms)[1], calculus)
+    if isinstance(calculus, SingleInputs):
+        return NetworkKernels(*stream.inputs(calculus.squared_norms)[1], calculus)
     assert isinstance(calculus, Pairs)
-    return Network(*stream.pairs(calculus), calculus)
+    return NetworkKernels(*stream.pairs(calculus), calculus)
 
 
 class _Stream:
@@ -64,9 +64,9 @@ class _Stream:
         self.phi, self.steps = architecture.activation, architecture.steps
         self.tied, self.decay = architecture.tied, architecture.state_scale
         self.normalized = architecture.normalization is not None
-        given = dict(function.variances)
+        tensors = dict(function.variances)
         spread, self.input, self.bias = (
-            given.get(name, getattr(architecture, name))
+            tensors.get(name, getattr(architecture, name))
             for name in ("recurrent_variance", "input_variance", "bias_variance")
         )
         self.gain = architecture.step_scale**2 * spread
@@ -90,59 +90,70 @@ class _Stream:
         variances: list[Tensor] = []
 
         def moments(n: int, covariance: Tensor) -> tuple[Tensor, Tensor]:
-            here = covariance[n if self.tied else 0]
-            self._check_variance(here, n)
-            variances.append(here)
-            seen = torch.ones_like(here) if self.normalized else here
+            variance = covariance[n if self.tied else 0]
+            self._check_variance(variance, n)
+            variances.append(variance)
+            argument = torch.ones_like(variance) if self.normalized else variance
             if square.requires_grad:
-                value, slope = squares_at(self.phi, seen)[0], slope_square(self.phi, seen)
+                value, slope = (
+                    mean_squares(self.phi, argument)[0],
+                    slope_square(self.phi, argument),
+                )
             else:
-                value, slope = (d(self.phi, seen, seen, seen) for d in (dual, dual_derivative))
-            value, slope = value[None], (slope / here if self.normalized else slope)[None]
+                value, slope = (
+                    d(self.phi, argument, argument, argument) for d in (dual, dual_derivative)
+                )
+            value, slope = value[None], (slope / variance if self.normalized else slope)[None]
             if n == 0 or not self.tied:
                 return value, slope
-            others = self._duals(here, torch.stack(variances[:-1]), covariance[:n])
-            q, t = (torch.cat([o, e, o]) for o, e in zip(others, (value, slope), strict=True))
+            cross = self._duals(variance, torch.stack(variances[:-1]), covariance[:n])
+            q, t = (torch.cat([o, e, o]) for o, e in zip(cross, (value, slope), strict=True))
             return q, t
 
-        last = self._last(square, moments)
-        self._check_variance(last[0], self.steps)
-        variances.append(last[0])
-        return torch.stack(variances), self._output(last, last[0], last[0])
+        final = self._final_covariance(square, moments)
+        self._check_variance(final[0], self.steps)
+        variances.append(final[0])
+        return torch.stack(variances), self._output(final, final[0], final[0])
 
     def pairs(self, pairs: Pairs) -> tuple[Tensor, Tensor]:
         """Both kernels of pairs of inputs."""
-        own, kernels = self.inputs(pairs.own.squared_norms)
-        left, right = (torch.stack(each) for each in zip(*map(pairs._both, own), strict=True))
+        variances, kernels = self.inputs(pairs.singles.squared_norms)
+        first, second = (
+            torch.stack(each) for each in zip(*map(pairs.side_values, variances), strict=True)
+        )
         product = pairs.products
         if pairs.differentiable or self.steps * product.numel() <= _BLOCK:
-            found = self._between(left, right, product)
+            result = self._pair_kernels(first, second, product)
         else:
             shape, step = product.shape, max(1, _BLOCK // self.steps)
-            both = (v.expand(len(v), *shape).reshape(len(v), -1) for v in (left, right))
+            sides = (v.expand(len(v), *shape).reshape(len(v), -1) for v in (first, second))
             blocks = zip(
-                *(v.split(step, -1) for v in both), product.reshape(-1).split(step), strict=True
+                *(v.split(step, -1) for v in sides), product.reshape(-1).split(step), strict=True
             )
-            parts = [self._between(*block) for block in blocks]
+            parts = [self._pair_kernels(*block) for block in blocks]
             cks, ntks = zip(*parts, strict=True)
-            found = torch.cat(cks).view(shape), torch.cat(ntks).view(shape)
+            result = torch.cat(cks).view(shape), torch.cat(ntks).view(shape)
         if pairs.same is not None:  # an input and itself, to the last bit
-            alone = (pairs._both(each)[0] for each in kernels)
-            ck, ntk = (torch.where(pairs.same, a, f) for a, f in zip(alone, found, strict=True))
+            self_kernels = (pairs.side_values(each)[0] for each in kernels)
+            ck, ntk = (
+                torch.where(pairs.same, a, f) for a, f in zip(self_kernels, result, strict=True)
+            )
             return ck, ntk
-        return found
+        return result
 
-    def _between(self, left: Tensor, right: Tensor, product: Tensor) -> tuple[Tensor, Tensor]:
+    def _pair_kernels(
+        self, first: Tensor, second: Tensor, product: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Both kernels of pairs, given the variances of all states of both inputs."""
 
         def moments(n: int, covariance: Tensor) -> tuple[Tensor, Tensor]:
             if not self.tied:
-                return self._duals(left[n], right[n], covariance)
-            a = torch.cat([left[n].expand_as(left[: n + 1]), left[:n]])
-            b = torch.cat([right[: n + 1], right[n].expand_as(right[:n])])
+                return self._duals(first[n], second[n], covariance)
+            a = torch.cat([first[n].expand_as(first[: n + 1]), first[:n]])
+            b = torch.cat([second[: n + 1], second[n].expand_as(second[:n])])
             return self._duals(a, b, covariance)
 
-        return self._output(self._last(product, moments), left[-1], right[-1])
+        return self._output(self._final_covariance(product, moments), first[-1], second[-1])
 
     def _check_variance(self, variance: Tensor, steps: int) -> None:
         """Refuse states that are zero, or so small or large that normalizing them loses digits."""
@@ -168,7 +179,7 @@ class _Stream:
         cosine = within_bound(one, one, c / size)
         return dual(self.phi, one, one, cosine), dual_derivative(self.phi, one, one, cosine) / size
 
-    def _last(self, product: Tensor, moments: Moments) -> Tensor:
+    def _final_covariance(self, product: Tensor, moments: Moments) -> Tensor:
         r"""$S_{NN}$ and $\Theta_{NN}$ of inputs with some inner products. shape: (2, ...)."""
         inner, bias = self.input * product, self.bias + 0.0 * product
         part = self.trained["input"] * inner + self.trained["bias"] * bias
@@ -187,9 +198,9 @@ class _Stream:
                 row, column = self._advance(n, row, column, moved)
             else:
                 row = self.decay**2 * row + moved
-        last = shares[-1] ** 2 * embedded + row[:, -1]
-        _check_finite(last, self.steps)
-        return last
+        final = shares[-1] ** 2 * embedded + row[:, -1]
+        _check_finite(final, self.steps)
+        return final
 
     def _advance(self, n: int, row: Tensor, column: Tensor, moved: Tensor) -> tuple[Tensor, Tensor]:
         """The next row and column of $L Q L^T$, given those of $Q$ at $n$."""
@@ -201,9 +212,9 @@ class _Stream:
         row = self.decay * torch.cat([row, column[:, -1:]], 1) + before
         return row, column
 
-    def _output(self, last: Tensor, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    def _output(self, final: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
         """CK and NTK, given the covariances at the end and both variances."""
-        ck, tangent = last / (left.sqrt() * right.sqrt()) if self.normalized else last
+        ck, tangent = final / (first.sqrt() * second.sqrt()) if self.normalized else final
         return ck, tangent + self.trained["readout"] * ck
 
 

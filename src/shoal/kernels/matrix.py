@@ -15,8 +15,8 @@ from shoal.core import checks
 from shoal.core.exceptions import AccuracyError
 from shoal.core.settings import in_standard_settings
 from shoal.kernels.arguments import (
-    Inputs,
     Kernels,
+    PolarInputs,
     Work,
     as_tensor,
     check_memory,
@@ -120,51 +120,46 @@ def matrices(function: KernelFunction, first: Tensor, second: Tensor | None, wor
 
 
 def _empty(shape: tuple[int, ...], like: Tensor) -> Tensor:
-    """A new tensor; on a CPU by NumPy, which asks for huge pages: there are fewer to be found."""
+    """A new tensor; on a CPU from NumPy, which asks for huge pages."""
     if like.device.type != "cpu":
         return like.new_empty(shape)
     return torch.from_numpy(np.empty(shape, like.numpy().dtype))
 
 
 def _run(
-    function: KernelFunction,
-    work: Work,
-    first: Tensor,
-    second: Tensor | None,
-    *,
-    gradients: bool,
+    function: KernelFunction, work: Work, first: Tensor, second: Tensor | None, *, gradients: bool
 ) -> tuple[Kernels, Pull]:
-    """All matrices of a batch without gradients, and what pulls gradients back."""
+    """All matrices of a batch without gradients, and a function for gradients."""
     options = {"few_pairs": FEW_PAIRS} if gradients else {}
     limit, batch = work_space(work.memory, first.device), first.shape[:-2]
     plain, plans = replace(function, variances=()), []
     shape = (*batch, first.shape[-2], (first if second is None else second).shape[-2])
     check_size(shape, first)
     result = Kernels(*(_empty(shape, first) for _ in range(2)))
-    for done, index in enumerate(np.ndindex(*batch)):
-        own = Inputs(first[index])
-        other = own if second is None else Inputs(second[index])
-        plan = Plan.of(plain, own, other, **options)
+    for position, index in enumerate(np.ndindex(*batch)):
+        row_inputs = PolarInputs(first[index])
+        column_inputs = row_inputs if second is None else PolarInputs(second[index])
+        plan = Plan.for_inputs(plain, row_inputs, column_inputs, **options)
         plans.append(plan)
         check_memory(work.memory, plan.least_memory)
         parts = list(plan.strips(limit))
-        for ready, _ in enumerate(plan.write(parts, (result.ck[index], result.ntk[index])), 1):
+        for written, _ in enumerate(plan.write(parts, (result.ck[index], result.ntk[index])), 1):
             if work.on_progress is not None:
-                work.on_progress((done + ready / len(parts)) / math.prod(batch))
+                work.on_progress((position + written / len(parts)) / math.prod(batch))
 
-    def back(upstream: Upstream, names: Sequence[str]) -> tuple[list[Tensor], list[float]]:
+    def pull_back(upstream: Upstream, names: Sequence[str]) -> tuple[list[Tensor], list[float]]:
         """Gradients of all inputs of the batch, and of variances."""
         into = [torch.empty_like(x) for x in (first, second) if x is not None]
         total = [0.0 for _ in names]
         for index, plan in zip(np.ndindex(*batch), plans, strict=True):
-            here = [None if g is None else g[index] for g in upstream]
-            sides, values = pull(plan, here, names, work.memory and max(1, work.memory // 2))
+            gradients = [None if g is None else g[index] for g in upstream]
+            sides, values = pull(plan, gradients, names, work.memory and max(1, work.memory // 2))
             for x, side in zip(into, sides, strict=True):
                 x[index] = side
             total = [t + float(v) for t, v in zip(total, values, strict=True)]
         return into, total
 
-    return result, back
+    return result, pull_back
 
 
 @in_standard_settings
@@ -203,10 +198,10 @@ def pair_eigenvalue(x: Any) -> float:
         product = points[rows] @ points.T
         mean = (squares[rows, None] + squares) / 2
         eigenvalue = mean - torch.hypot((squares[rows, None] - squares) / 2, product)
-        own = torch.arange(start, start + len(product), device=points.device)
-        eigenvalue[own - start, own] = math.inf
+        numbers = torch.arange(start, start + len(product), device=points.device)
+        eigenvalue[numbers - start, numbers] = math.inf
         partner = eigenvalue.argmin(1)
-        # that has lost digits where the pair is nearly parallel; its singular values have not
+        # nearly parallel pairs lose digits there, but not in their singular values
         pairs = torch.stack([points[rows], points[partner]], dim=2)
         singular = torch.linalg.svdvals(pairs) if points.shape[1] > 1 else pairs.new_zeros(1, 1)
         least = min(least, float(singular[:, -1].min()) ** 2)

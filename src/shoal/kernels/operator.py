@@ -29,11 +29,11 @@ class KernelOperator(Operator):
     """One kernel matrix as a linear map.
 
     It is computed strip by strip whenever it is applied, and strips are kept as far as the memory
-    allows: a matrix that fits is computed once. Of a symmetric one only the upper half counts.
-    Factors must be on its device, and products have no gradients: those are refused.
+    allows: a matrix that fits is computed once. Only the upper half of a symmetric one is kept.
+    Factors must be on its device, and must not require gradients.
 
-    Several processes have some of the strips each. All of them make the same calls with the same
-    vectors, and get the same results, to the last bit.
+    Several processes share the strips. All of them must make the same calls with the same vectors,
+    and get the same results, to the last bit.
     """
 
     def __init__(
@@ -47,13 +47,13 @@ class KernelOperator(Operator):
         self._plan = plan
         self._kernel = kernel
         self._work = min(memory // 2, _WORK.get(plan.like.device.type, memory))
-        self._keep = memory - self._work
+        self._cache_bytes = memory - self._work
         self._precision = plan.like.dtype if precision is None else precision
-        self._kept: dict[int, Tensor] = {}
+        self._strip_cache: dict[int, Tensor] = {}
         self._processes = shared
-        self._rounded = None
+        self._rounded_products = None
         if self._precision != plan.like.dtype and not self._fits:
-            self._rounded = plan.rounded(kernel)
+            self._rounded_products = plan.rounded(kernel)
 
     def __repr__(self) -> str:
         name = Kernels._fields[self._kernel]
@@ -85,7 +85,7 @@ class KernelOperator(Operator):
         with self._processes.collective():
             result = torch.empty(self.shape, dtype=self.dtype, device=self.device)
             self.write(result)
-        for strip, _ in self._assigned:
+        for strip, _ in self._assignments:
             self._plan.mirror(result, strip)
         return result
 
@@ -93,10 +93,10 @@ class KernelOperator(Operator):
     def keep(self) -> None:
         """Compute the kept entries now, and not with the first product."""
         with self._processes.collective():
-            if self._rounded is not None:
+            if self._rounded_products is not None:
                 return
             for strip, _ in self._strips():
-                if strip.rows.start not in self._kept:
+                if strip.rows.start not in self._strip_cache:
                     return
 
     @in_standard_settings
@@ -108,29 +108,31 @@ class KernelOperator(Operator):
         """
         with self._processes.collective():
             writable("out", shaped("out", out, *self.shape))
-            for strip in self._own:
+            for strip in self._own_strips:
                 if out.dtype == self.dtype:
                     self._fill(strip, out[strip])
                 else:
                     out[strip].copy_(self._fill(strip))
             self._processes.agree({"matrix": tuple(self.shape)})
-        for strip, owner in self._assigned:
+        for strip, owner in self._assignments:
             self._processes.broadcast(out[strip], owner)
 
     def _product(self, vectors: Tensor) -> Tensor:
-        if self._rounded is not None:
+        if self._rounded_products is not None:
             shared = self._processes
-            return self._summed(vectors, self._rounded.product(vectors, shared.rank, shared.size))
+            return self._sum_over_processes(
+                vectors, self._rounded_products.product(vectors, shared.rank, shared.size)
+            )
         result = vectors.new_zeros(self.shape[0], vectors.shape[1])
         for (rows, across), values in self._strips():
-            given = vectors.to(values.dtype)  # products are as exact as their entries
-            result[rows] += values @ given[across]
+            factors = vectors.to(values.dtype)  # products are as exact as their entries
+            result[rows] += values @ factors[across]
             if self._plan.symmetric:  # the part below the diagonal
-                below = slice(across.start + len(values), across.stop)
-                result[below] += values[:, len(values) :].T @ given[rows]
-        return self._summed(vectors, result)
+                mirrored_rows = slice(across.start + len(values), across.stop)
+                result[mirrored_rows] += values[:, len(values) :].T @ factors[rows]
+        return self._sum_over_processes(vectors, result)
 
-    def _summed(self, vectors: Tensor, part: Tensor) -> Tensor:
+    def _sum_over_processes(self, vectors: Tensor, part: Tensor) -> Tensor:
         """The product with vectors, given the part of each process."""
         if self._processes.size > 1:
             self._processes.agree({"vectors": fingerprint(vectors)})
@@ -138,11 +140,11 @@ class KernelOperator(Operator):
 
     @property
     def keeps(self) -> bool:
-        """Whether entries are kept as far as they fit; those of reduced precision are not."""
-        return self._rounded is None
+        """Whether entries are kept as far as they fit; not in reduced precision."""
+        return self._rounded_products is None
 
     def exact(self, memory: int) -> "KernelOperator":
-        """This matrix with all digits of its inputs, within so many bytes."""
+        """This matrix in the precision of its inputs, within some bytes of memory."""
         return KernelOperator(self._plan, self._kernel, memory, None, self._processes)
 
     @in_standard_settings
@@ -161,59 +163,59 @@ class KernelOperator(Operator):
             ConvergenceError: If the tolerance is not reached; nothing is returned then.
         """
         with self._processes.collective():
-            return self._solved(other, shift, rtol, max_steps)
+            return self._solve(other, shift, rtol, max_steps)
 
-    def _solved(self, other: Any, shift: float, rtol: float, max_steps: int) -> Any:
+    def _solve(self, other: Any, shift: float, rtol: float, max_steps: int) -> Any:
         self._check_symmetric("solve")
         shift = real("shift", shift, at_least=0.0)
         rtol, max_steps = real("rtol", rtol, above=0.0), integer("max_steps", max_steps, at_least=1)
         b = self._columns(other, self.shape[0]).to(self.dtype)
         diagonal = self.diagonal() + shift
-        found = conjugate_gradients(
+        result = conjugate_gradients(
             lambda vectors: self @ vectors + shift * vectors,
             b,
             preconditioner=DiagonalOperator(diagonal.where(diagonal > 0, 1.0)),
             rtol=rtol,
             max_steps=max_steps,
         )
-        if not found.converged:
+        if not result.converged:
             raise ConvergenceError(
                 "conjugate gradients reached a relative residual of "
-                f"{float(found.residuals.max()):.1e} instead of {rtol:.1e} in "
+                f"{float(result.residuals.max()):.1e} instead of {rtol:.1e} in "
                 f"{max_steps} steps: allow more of them, a larger rtol, or a larger shift"
             )
-        return like_factor(other, found.solution)
+        return like_factor(other, result.solution)
 
     @property
     def _fits(self) -> bool:
-        """Whether a process can keep all that it has of the matrix."""
+        """Whether a process can keep all of its strips."""
         rows, columns = self.shape
         entries = rows * columns // (2 if self._plan.symmetric else 1)
-        return entries * self._precision.itemsize <= self._keep * self._processes.size
+        return entries * self._precision.itemsize <= self._cache_bytes * self._processes.size
 
     @cached_property
-    def _assigned(self) -> list[tuple[Strip, int]]:
-        """Strips, and which process has each."""
+    def _assignments(self) -> list[tuple[Strip, int]]:
+        """Strips, and the process of each."""
         num_processes = self._processes.size
         parts = list(self._plan.strips(self._work, num_processes))
         return list(zip(parts, assign_strips(parts, num_processes), strict=True))
 
     @property
-    def _own(self) -> list[Strip]:
+    def _own_strips(self) -> list[Strip]:
         """The strips of this process."""
-        return [strip for strip, owner in self._assigned if owner == self._processes.rank]
+        return [strip for strip, owner in self._assignments if owner == self._processes.rank]
 
     def _strips(self) -> Iterator[tuple[Strip, Tensor]]:
         """Strips of this process and their entries."""
-        for strip in self._own:
-            values = self._kept.get(strip.rows.start)
+        for strip in self._own_strips:
+            values = self._strip_cache.get(strip.rows.start)
             if values is None:
                 values = self._fill(strip)
                 square = slice(0, len(values))
                 self._plan.mirror(values[:, square], Strip(square, square))
-                kept = sum(s.nbytes for s in self._kept.values())
-                if kept + values.numel() * self._precision.itemsize <= self._keep:
-                    values = self._kept[strip.rows.start] = values.to(self._precision)
+                cached_bytes = sum(s.nbytes for s in self._strip_cache.values())
+                if cached_bytes + values.numel() * self._precision.itemsize <= self._cache_bytes:
+                    values = self._strip_cache[strip.rows.start] = values.to(self._precision)
             yield strip, values
 
     def _fill(self, strip: Strip, out: Tensor | None = None) -> Tensor:
@@ -294,8 +296,8 @@ def kernel_operator(
         if precision not in (None, torch.float32, torch.float64):
             raise ValueError(f"precision must be torch.float32 or torch.float64, got {precision!r}")
         if shared.size > 1:
-            same = {**identity(function, first, second), "precision": precision}
-            limit = min(shared.agree(same, limit))
+            identity_fields = {**identity(function, first, second), "precision": precision}
+            limit = min(shared.agree(identity_fields, limit))
         plan = function.plan(first, second, min(limit // 4, work_space(None, first.device)))
         check_memory(limit, plan.least_memory)
     return KernelOperators(

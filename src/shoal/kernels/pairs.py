@@ -16,7 +16,7 @@ from shoal.gaussian.dual import Duals
 from shoal.gaussian.moments import mean as activation_mean
 from shoal.gaussian.moments import mean_square, slope_square
 from shoal.kernels.fixed_points import solve
-from shoal.kernels.recursions import Loop, OfVectors, Pushed, Scalar
+from shoal.kernels.recursions import ActivationOutput, CellLoop, Scalar, VectorCalculus
 
 SMALLEST = 1e-300  # a variance of zero
 _ROUNDING = 1e-14  # of sums of series, relative to their bound
@@ -36,7 +36,7 @@ class Variances:
 
 
 @dataclass(frozen=True, eq=False)
-class Own(OfVectors):
+class SingleInputs(VectorCalculus):
     """The calculus of single inputs.
 
     Attributes:
@@ -68,7 +68,9 @@ class Own(OfVectors):
         values = skip**2 * below.values + cross + gain**2 * pushed.values
         return Variances(values, skip * below.means + gain * pushed.means)
 
-    def push(self, phi: Activation, state: Variances, *, mean: bool) -> Pushed[Variances]:
+    def apply_activation(
+        self, phi: Activation, state: Variances, *, mean: bool
+    ) -> ActivationOutput[Variances]:
         """Mean squares of an activation and of its derivative."""
         variance = state.values
 
@@ -77,20 +79,22 @@ class Own(OfVectors):
                 return slope_square(phi, variance.clamp(min=SMALLEST))
             return dual_derivative(phi, variance, variance, variance)
 
-        return Pushed(self.squares(phi, variance, mean=mean), slope)
+        return ActivationOutput(self.squares(phi, variance, mean=mean), slope)
 
     def squares(self, phi: Activation, variance: Tensor, *, mean: bool) -> Variances:
         """Mean squares, and means, of an activation alone."""
-        some = variance.clamp(min=SMALLEST)
+        positive = variance.clamp(min=SMALLEST)
         means = (
-            torch.where(variance > 0, activation_mean(phi, some), phi(0 * some)) if mean else 0.0
+            torch.where(variance > 0, activation_mean(phi, positive), phi(0 * positive))
+            if mean
+            else 0.0
         )
         if self.differentiable:  # duals of kinks have no second derivatives where u = v
-            return Variances(squares_at(phi, variance)[0], means)
+            return Variances(mean_squares(phi, variance)[0], means)
         # by the formula of pairs, so that cosines of ±1 stay so to the last bit
         return Variances(dual(phi, variance, variance, variance), means)
 
-    def fixed_point(self, loop: Loop, injected: Variances) -> Variances:
+    def fixed_point(self, loop: CellLoop, injected: Variances) -> Variances:
         """The variances at equilibrium."""
         values = fixed_variance(loop, injected.values, differentiable=self.differentiable)
         return Variances(values)
@@ -100,7 +104,7 @@ class Own(OfVectors):
         return state.values.new_zeros(()), state.values
 
 
-def squares_at(phi: Activation, variance: Tensor) -> tuple[Tensor, Tensor]:
+def mean_squares(phi: Activation, variance: Tensor) -> tuple[Tensor, Tensor]:
     """The mean square of an activation and its derivative in the variance, which may be zero."""
     linear = phi.positively_homogeneous
     return mean_square(phi, variance if linear else variance.clamp(min=SMALLEST))
@@ -108,14 +112,14 @@ def squares_at(phi: Activation, variance: Tensor) -> tuple[Tensor, Tensor]:
 
 def weighted(terms: list[tuple[Scalar, Tensor]], constant: Scalar) -> Tensor:
     """A sum of tensors with factors, and a constant."""
-    (factor, value), *others = terms
+    (factor, value), *further_terms = terms
     total = factor * value + constant
-    for factor, value in others:
+    for factor, value in further_terms:
         total = total + factor * value
     return total
 
 
-def fixed_variance(loop: Loop, injected: Tensor, *, differentiable: bool) -> Tensor:
+def fixed_variance(loop: CellLoop, injected: Tensor, *, differentiable: bool) -> Tensor:
     r"""Solve $\Lambda = \sigma_a^2\,\mathbb{E}[\varphi(\sqrt{\Lambda}\xi)^2] + \beta$ elementwise.
 
     Args:
@@ -136,18 +140,18 @@ def fixed_variance(loop: Loop, injected: Tensor, *, differentiable: bool) -> Ten
     return _solved(loop, distinct, differentiable=False)[inverse]
 
 
-def loop_variance(loop: Loop, injected: float) -> float:
+def loop_variance(loop: CellLoop, injected: float) -> float:
     """The variance around a loop, for one injected number."""
-    given = torch.tensor(injected, dtype=torch.float64)
-    return float(fixed_variance(loop, given, differentiable=False))
+    value = torch.tensor(injected, dtype=torch.float64)
+    return float(fixed_variance(loop, value, differentiable=False))
 
 
-def _solved(loop: Loop, injected: Tensor, *, differentiable: bool) -> Tensor:
+def _solved(loop: CellLoop, injected: Tensor, *, differentiable: bool) -> Tensor:
     """The variances around a loop, by one equation per element."""
     recurrent = loop.cells[0].weights.variance
 
     def equation(guess: Tensor) -> tuple[Tensor, Tensor]:
-        value, rate = _turn(loop, guess)
+        value, rate = _iterate(loop, guess)
         return recurrent * value + injected, recurrent * rate
 
     return solve(
@@ -160,61 +164,61 @@ def _solved(loop: Loop, injected: Tensor, *, differentiable: bool) -> Tensor:
     )
 
 
-def _turn(loop: Loop, variance: Tensor) -> tuple[Tensor, Tensor]:
+def _iterate(loop: CellLoop, variance: Tensor) -> tuple[Tensor, Tensor]:
     """The variance of features once around the loop, and its derivative."""
     rate = torch.ones_like(variance)
     for place, cell in enumerate(loop.cells):
         if place:
             variance = cell.weights.variance * variance + cell.bias_variance
             rate = cell.weights.variance * rate
-        value, growth = squares_at(cell.activation, variance)
+        value, growth = mean_squares(cell.activation, variance)
         variance, rate = cell.gain**2 * value, cell.gain**2 * growth * rate
     return variance, rate
 
 
 @dataclass(frozen=True, eq=False)
-class Pair:
-    """Variances of all different norms, and covariances of the pairs."""
+class PairState:
+    """Variances at all different norms, and covariances of the pairs."""
 
-    own: Variances
+    variances: Variances
     covariance: Tensor
 
 
 class PairCalculus(ABC):
     """Base class of the calculi of pairs."""
 
-    own: Any
+    singles: Any
     same: Any
 
     @abstractmethod
-    def _both(self, values: Tensor | float) -> tuple[Tensor, Tensor]:
+    def side_values(self, values: Tensor | float) -> tuple[Tensor, Tensor]:
         """The values of the first and of the second of each pair."""
 
-    def covariance(self, state: Pair) -> Tensor:
+    def covariance(self, state: PairState) -> Tensor:
         """The covariances."""
         return state.covariance
 
-    def combine(self, terms: list[tuple[Scalar, Pair]], constant: Scalar = 0.0) -> Pair:
+    def combine(self, terms: list[tuple[Scalar, PairState]], constant: Scalar = 0.0) -> PairState:
         """The weighted sum."""
-        own = self.own.combine([(factor, s.own) for factor, s in terms], constant)
+        variances = self.singles.combine([(factor, s.variances) for factor, s in terms], constant)
         total = weighted([(factor, s.covariance) for factor, s in terms], constant)
-        return self._bounded(Pair(own, total))
+        return self._bounded(PairState(variances, total))
 
-    def residual(self, below: Pair, pushed: Pair, skip: float, gain: float) -> Pair:
+    def residual(self, below: PairState, pushed: PairState, skip: float, gain: float) -> PairState:
         """The sum of features and of a layer's output."""
-        own = self.own.residual(below.own, pushed.own, skip, gain)
+        variances = self.singles.residual(below.variances, pushed.variances, skip, gain)
         total = skip**2 * below.covariance + gain**2 * pushed.covariance
         if skip:
-            (m, n), (p, q) = (self._both(s.own.means) for s in (below, pushed))
+            (m, n), (p, q) = (self.side_values(s.variances.means) for s in (below, pushed))
             total = total + skip * gain * (m * q + n * p)
-        return self._bounded(Pair(own, total))
+        return self._bounded(PairState(variances, total))
 
-    def _bounded(self, pair: Pair) -> Pair:
+    def _bounded(self, pair: PairState) -> PairState:
         """Covariances of inputs with themselves are their variances."""
         if self.same is None or not self._any_same:
             return pair
-        own = self._both(pair.own.values)[0]
-        return Pair(pair.own, torch.where(self.same, own, pair.covariance))
+        variances = self.side_values(pair.variances.values)[0]
+        return PairState(pair.variances, torch.where(self.same, variances, pair.covariance))
 
     @cached_property
     def _any_same(self) -> bool:
@@ -222,93 +226,99 @@ class PairCalculus(ABC):
 
 
 @dataclass(frozen=True, eq=False)
-class Pairs(PairCalculus, OfVectors):
+class Pairs(PairCalculus, VectorCalculus):
     r"""The calculus of pairs with $a = \|x\|^2$, $b = \|x'\|^2$, $c = \langle x, x' \rangle$.
 
     Equal norms have one variance, to the last bit, and an input and itself have it as their
     covariance. (Where derivatives are wanted, $a$, $b$ and $c$ are apart.)
 
     Attributes:
-        own: The calculus of the norms that occur; where derivatives are wanted, of $a$ and $b$.
+        singles: The calculus of the distinct norms; of $a$ and $b$ where derivatives are wanted.
         products: $c$.
         places: Numbers of the norms of both inputs. shape: (2, ...), broadcastable to the pairs
         same: Which pairs are an input and itself. Both are ``None`` where derivatives are wanted.
     """
 
-    own: Own
+    singles: SingleInputs
     products: Tensor
     places: Tensor | None = None
     same: Tensor | None = None
-    _pushed: dict[tuple[Activation, int, bool], tuple[Tensor, Variances]] = field(
+    _variance_cache: dict[tuple[Activation, int, bool], tuple[Tensor, Variances]] = field(
         default_factory=dict, repr=False
     )
-    _duals_at: dict[tuple[Activation, int], Duals] = field(default_factory=dict, repr=False)
+    _duals_cache: dict[tuple[Activation, int], Duals] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of(cls, a: Tensor, b: Tensor, c: Tensor, *, differentiable: bool) -> "Pairs":
+    def from_products(cls, a: Tensor, b: Tensor, c: Tensor, *, differentiable: bool) -> "Pairs":
         """The pairs of some norms and products, in float64."""
         a, b, c = torch.broadcast_tensors(a, b, c)
         norms = torch.stack([a, b])
         if differentiable:
-            return cls(Own(norms, differentiable=True), c)
+            return cls(SingleInputs(norms, differentiable=True), c)
         for dim in range(1, norms.ndim):
             if a.stride(dim - 1) == b.stride(dim - 1) == 0:  # all covariances of a pair of norms
                 norms = norms.narrow(dim, 0, 1)
         distinct, places = norms.unique(return_inverse=True)
-        return cls(Own(distinct, differentiable=False), c, places, (a == b) & (c == a))
+        return cls(SingleInputs(distinct, differentiable=False), c, places, (a == b) & (c == a))
 
     @property
     def differentiable(self) -> bool:
         """Whether autograd may ask for derivatives."""
-        return self.own.differentiable
+        return self.singles.differentiable
 
-    def start(self, *, gated: bool) -> tuple[Pair, Tensor | float]:
+    def start(self, *, gated: bool) -> tuple[PairState, Tensor | float]:
         """The inputs, or their directions."""
-        own, scale = self.own.start(gated=gated)
+        variances, scale = self.singles.start(gated=gated)
         if not isinstance(scale, Tensor):
-            return Pair(own, self.products), 1.0
-        left, right = self._both(scale.clamp(min=SMALLEST).sqrt())
-        cosine = self.products / (left * right)
+            return PairState(variances, self.products), 1.0
+        first, second = self.side_values(scale.clamp(min=SMALLEST).sqrt())
+        cosine = self.products / (first * second)
         one = torch.ones_like(cosine)
-        pair = self._bounded(Pair(own, within_bound(one, one, cosine)))
-        left, right = self._both(scale)
-        return pair, left.sqrt() * right.sqrt()
+        pair = self._bounded(PairState(variances, within_bound(one, one, cosine)))
+        first, second = self.side_values(scale)
+        return pair, first.sqrt() * second.sqrt()
 
-    def push(self, phi: Activation, state: Pair, *, mean: bool) -> Pushed[Pair]:
+    def apply_activation(
+        self, phi: Activation, state: PairState, *, mean: bool
+    ) -> ActivationOutput[PairState]:
         """Duals of an activation and of its derivative."""
-        own = self._own(phi, state.own, mean=mean)
+        variances = self._propagate_variances(phi, state.variances, mean=mean)
         if self.places is None:
-            triple = *self._both(state.own.values), state.covariance
-            return Pushed(Pair(own, dual(phi, *triple)), lambda: dual_derivative(phi, *triple))
-        value, slope = self._duals(phi, state.own.values)(state.covariance)
-        value = _parallel(value, *self._both(own.values))
-        return Pushed(self._bounded(Pair(own, value)), slope)
+            triple = *self.side_values(state.variances.values), state.covariance
+            return ActivationOutput(
+                PairState(variances, dual(phi, *triple)), lambda: dual_derivative(phi, *triple)
+            )
+        value, slope = self._duals(phi, state.variances.values)(state.covariance)
+        value = _parallel(value, *self.side_values(variances.values))
+        return ActivationOutput(self._bounded(PairState(variances, value)), slope)
 
-    def fixed_point(self, loop: Loop, injected: Pair) -> Pair:
+    def fixed_point(self, loop: CellLoop, injected: PairState) -> PairState:
         """The covariances at equilibrium, one equation per pair."""
-        own = self.own.fixed_point(loop, injected.own)
+        variances = self.singles.fixed_point(loop, injected.variances)
         if self.same is None or not self._any_same:
-            return Pair(own, self._solved(loop, own, injected))
-        variance = self._both(own.values)[0].expand_as(self.same)
+            return PairState(variances, self._solve_covariances(loop, variances, injected))
+        variance = self.side_values(variances.values)[0].expand_as(self.same)
         if bool(self.same.all()):
-            return Pair(own, variance)
-        given = Pair(injected.own, torch.where(self.same, 0.0, injected.covariance))
-        solved = replace(self, same=None)._solved(loop, own, given)
-        return Pair(own, torch.where(self.same, variance, solved))
+            return PairState(variances, variance)
+        different = PairState(injected.variances, torch.where(self.same, 0.0, injected.covariance))
+        solved = replace(self, same=None)._solve_covariances(loop, variances, different)
+        return PairState(variances, torch.where(self.same, variance, solved))
 
-    def _solved(self, loop: Loop, own: Variances, injected: Pair) -> Tensor:
-        a, b = self._both(own.values)
+    def _solve_covariances(
+        self, loop: CellLoop, variances: Variances, injected: PairState
+    ) -> Tensor:
+        a, b = self.side_values(variances.values)
 
         def equation(guess: Tensor) -> tuple[Tensor, Tensor]:
-            inner = Pair(own, within_bound(a, b, guess))
+            inner = PairState(variances, within_bound(a, b, guess))
             value, slope = loop(self, inner, injected)
             return value.covariance, slope
 
         start, size = injected.covariance, a.sqrt() * b.sqrt()
         if loop.contracts:  # wherever it starts: the correlation that is injected
-            given = [t.sqrt() for t in self._both(injected.own.values)]
-            start = start.detach() * torch.nan_to_num(size / (given[0] * given[1])).detach()
-        found = solve(
+            roots = [t.sqrt() for t in self.side_values(injected.variances.values)]
+            start = start.detach() * torch.nan_to_num(size / (roots[0] * roots[1])).detach()
+        solution = solve(
             equation,
             start,
             size,
@@ -316,50 +326,48 @@ class Pairs(PairCalculus, OfVectors):
             differentiable=self.differentiable,
             unique=loop.contracts,
         )
-        return within_bound(a, b, found)
+        return within_bound(a, b, solution)
 
-    def angle(self, state: Pair) -> tuple[Tensor, Tensor]:
+    def angle(self, state: PairState) -> tuple[Tensor, Tensor]:
         """The angles of features, and the products of their norms."""
-        a, b = self._both(state.own.values)
+        a, b = self.side_values(state.variances.values)
         cosine, sine = correlation(a.clamp(min=SMALLEST), b.clamp(min=SMALLEST), state.covariance)
         return torch.atan2(sine, cosine), a.sqrt() * b.sqrt()
 
-    def _both(self, values: Tensor | float) -> tuple[Tensor, Tensor]:
+    def side_values(self, values: Tensor | float) -> tuple[Tensor, Tensor]:
         """The values of the first and of the second inputs."""
         if not isinstance(values, Tensor):
-            values = torch.full_like(self.own.squared_norms, values)
+            values = torch.full_like(self.singles.squared_norms, values)
         both = values if self.places is None else values[self.places]
         return both[0], both[1]
 
-    def _own(self, phi: Activation, own: Variances, *, mean: bool) -> Variances:
-        """The variances behind an activation, kept: solving for covariances does not move them."""
-        # kept with the tensor, so that its number stays its own, and apart where autograd looks on
-        key = (phi, id(own.values), torch.is_grad_enabled())
-        if key not in self._pushed:
-            self._pushed[key] = own.values, self.own.squares(phi, own.values, mean=mean)
-        return self._pushed[key][1]
+    def _propagate_variances(
+        self, phi: Activation, variances: Variances, *, mean: bool
+    ) -> Variances:
+        """Variances after an activation, cached: solving for covariances does not change them."""
+        # the tensor is kept too, so that its id stays unique; with autograd there is another entry
+        key = (phi, id(variances.values), torch.is_grad_enabled())
+        if key not in self._variance_cache:
+            self._variance_cache[key] = (
+                variances.values,
+                self.singles.squares(phi, variances.values, mean=mean),
+            )
+        return self._variance_cache[key][1]
 
     def _duals(self, phi: Activation, variances: Tensor) -> Duals:
-        """The duals at these variances, kept like them."""
+        """The duals at these variances, cached like them."""
         assert self.places is not None
         key = (phi, id(variances))
-        if key not in self._duals_at:
-            self._duals_at[key] = Duals(phi, variances, self.places)
-        return self._duals_at[key]
+        if key not in self._duals_cache:
+            self._duals_cache[key] = Duals(phi, variances, self.places)
+        return self._duals_cache[key]
 
 
 def _parallel(covariance: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """Covariances; those within rounding of their bound are at it, as other sums have made it.
+    """Covariances, set to their bound where they are within rounding of it.
 
-    Else parallel and opposite inputs would be so to the root of the rounding only.
+    Otherwise rounding would turn parallel inputs by an angle of the root of its size.
     """
     bound = torch.where(a == b, a, a.sqrt() * b.sqrt())
-    near = bound - covariance.abs() <= _ROUNDING * bound
-    return torch.where(near, bound.copysign(covariance), covariance)
-
-
-def loop_covariance(loop: Loop, injected: float, product: float) -> float:
-    """The covariance around a loop, for one pair of inputs of one norm."""
-    norm, inner = (torch.tensor(x, dtype=torch.float64) for x in (injected, product))
-    pairs = Pairs.of(norm, norm, inner, differentiable=False)
-    return float(pairs.fixed_point(loop, pairs.start(gated=False)[0]).covariance)
+    rounded = bound - covariance.abs() <= _ROUNDING * bound
+    return torch.where(rounded, bound.copysign(covariance), covariance)

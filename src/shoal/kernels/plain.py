@@ -36,8 +36,8 @@ def kernels(deq: DEQ, x: Tensor, y: Tensor, trainable: Collection[str]) -> tuple
     """
     phi, weight, bias = deq.activation, deq.recurrent_variance, deq.bias_variance
     assert isinstance(phi, Activation)
-    given = torch.stack([torch.stack([x @ x, x @ y]), torch.stack([x @ y, y @ y])])
-    injected = deq.input_variance * given + bias
+    products = torch.stack([torch.stack([x @ x, x @ y]), torch.stack([x @ y, y @ y])])
+    injected = deq.input_variance * products + bias
     covariance = injected
     for _ in range(_STEPS):
         covariance = weight * _expected(phi, covariance, 0) + injected
@@ -45,7 +45,7 @@ def kernels(deq: DEQ, x: Tensor, y: Tensor, trainable: Collection[str]) -> tuple
     slope = _expected(phi, covariance, 1)[0, 1]
     shares = {
         "recurrent": weight * ck,
-        "input": deq.input_variance * given[0, 1],
+        "input": deq.input_variance * products[0, 1],
         "bias": torch.full_like(ck, bias),
     }
     tangent = torch.zeros_like(ck)

@@ -2,13 +2,13 @@ r"""The kernels of networks, written once for every way to compute them.
 
 Features of covariance $\Sigma$ enter a cell as $\Lambda = v\Sigma + \beta$, leave it as
 $\Sigma' = e^2\Sigma + k^2 D_\varphi(\Lambda)$ (and cross terms, where features have means), and a
-change of $\Lambda$ comes out multiplied by $k^2 E$, $E = D_{\varphi'}(\Lambda)$. So the NTK is
+change of $\Lambda$ is multiplied by $k^2 E$, $E = D_{\varphi'}(\Lambda)$. So the NTK is
 carried along, $\Theta' = e^2\Theta + k^2 E\,(v\Theta + w\Sigma + w_\beta)$, with the shares $w$ of
 the groups that are trained.
 
-Around a loop, $\Lambda = \sigma_a^2 G + \sigma_b^2 c + \beta$, and $G$ is what the cells make of
-it. If one turn multiplies a change by $\sigma_a^2 P$, all turns together do so by
-$1/(1 - \sigma_a^2 P)$.
+Around a loop, $\Lambda = \sigma_a^2 G + \sigma_b^2 c + \beta$, where $G$ is the output of the cells
+at $\Lambda$. If one iteration multiplies a change by $\sigma_a^2 P$, all iterations together
+multiply it by $1/(1 - \sigma_a^2 P)$.
 
 A covariance is a number for each pair, a function of the angle, a power series, or a field of pairs
 of pixels. Each is a calculus (see :mod:`shoal.kernels.pairs`) with the few operations below.
@@ -28,7 +28,7 @@ S = TypeVar("S")  # the covariance of features: variances of both sides, covaria
 Scalar = float | Tensor
 
 
-class Pushed(NamedTuple, Generic[S]):
+class ActivationOutput(NamedTuple, Generic[S]):
     r"""The outputs of an activation at Gaussian arguments.
 
     Attributes:
@@ -52,7 +52,7 @@ class Calculus(Protocol[S]):
         ...
 
     def patches(self, field: Any) -> Any:
-        """The sums over patches that weights see, of covariances of pixels or of numbers."""
+        """Sums over patches, of covariances of pixels or of numbers."""
         ...
 
     def combine(self, terms: list[tuple[Scalar, S]], constant: Scalar = 0.0) -> S:
@@ -63,27 +63,27 @@ class Calculus(Protocol[S]):
         """The covariance of a sum of features and of a layer's output."""
         ...
 
-    def push(self, phi: Activation, state: S, *, mean: bool) -> Pushed[S]:
+    def apply_activation(self, phi: Activation, state: S, *, mean: bool) -> ActivationOutput[S]:
         """The covariance of an activation's output; with its means if residuals need them."""
         ...
 
-    def fixed_point(self, loop: "Loop", injected: S) -> S:
+    def fixed_point(self, loop: "CellLoop", injected: S) -> S:
         r"""The covariance $\Lambda$ at the input of the first cell of a loop."""
         ...
 
-    def turns(self, first: Any, ratio: Any) -> Any:
+    def sum_iterations(self, first: Any, ratio: Any) -> Any:
         """The sum of the contributions of all iterations of a loop."""
         ...
 
 
-class OfVectors:
-    """Base class of the calculi of inputs that are vectors."""
+class VectorCalculus:
+    """Base class of the calculi of vectors."""
 
     def patches(self, field: Any) -> Any:
-        """All of them."""
+        """The field itself: a vector is one patch."""
         return field
 
-    def turns(self, first: Any, ratio: Any) -> Any:
+    def sum_iterations(self, first: Any, ratio: Any) -> Any:
         """A geometric series."""
         return first * self.geometric(ratio)
 
@@ -93,7 +93,7 @@ class OfVectors:
 
 
 @dataclass(frozen=True)
-class Loop:
+class CellLoop:
     """The cells of an equilibrium, without the injection."""
 
     cells: tuple[Cell, ...]
@@ -101,17 +101,17 @@ class Loop:
     def __call__(self, calculus: Calculus[S], inner: S, injected: S) -> tuple[S, Any]:
         """One iteration: the next input of the first cell, and the factor of small changes."""
         recurrent = self.cells[0].weights.variance
-        turn = _turn(self.cells, calculus, inner, frozenset())
-        value = calculus.combine([(recurrent, calculus.patches(turn.state)), (1.0, injected)])
-        return value, recurrent * turn.through
+        iteration = _iterate(self.cells, calculus, inner, frozenset())
+        value = calculus.combine([(recurrent, calculus.patches(iteration.state)), (1.0, injected)])
+        return value, recurrent * iteration.through
 
     @property
     def contracts(self) -> bool:
-        """Whether its equations surely have one solution."""
+        """Whether its equations certainly have one solution."""
         return squared_gain(self.cells) < 1
 
 
-class _Turn(NamedTuple, Generic[S]):
+class _Iteration(NamedTuple, Generic[S]):
     """Features after all cells, their NTK, and the factor of changes of the first argument."""
 
     state: S
@@ -119,7 +119,7 @@ class _Turn(NamedTuple, Generic[S]):
     through: Any
 
 
-class Network(NamedTuple, Generic[S]):
+class NetworkKernels(NamedTuple, Generic[S]):
     """A network at infinite width.
 
     Attributes:
@@ -133,20 +133,22 @@ class Network(NamedTuple, Generic[S]):
     features: S
 
 
-def network_kernels(layers: Layers, calculus: Calculus[S], trainable: frozenset[str]) -> Network[S]:
+def network_kernels(
+    layers: Layers, calculus: Calculus[S], trainable: frozenset[str]
+) -> NetworkKernels[S]:
     """Pass the inputs of a calculus through a network."""
     start, scale = calculus.start(gated=layers.gated)
-    of = _chain if layers.injection is None else _equilibrium
-    state, tangent = of(layers, calculus, start, trainable)
+    propagate = _explicit_network if layers.injection is None else _equilibrium
+    state, tangent = propagate(layers, calculus, start, trainable)
     ck, readout = calculus.covariance(state), layers.readout
     ntk = _share(readout, trainable) * ck
     if readout is not None:
         ck = _times(readout.variance, ck)
         tangent = tangent if tangent is None else _times(readout.variance, tangent)
-    return Network(_times(scale, ck), _times(scale, _plus(tangent, ntk)), state)
+    return NetworkKernels(_times(scale, ck), _times(scale, _plus(tangent, ntk)), state)
 
 
-def _chain(
+def _explicit_network(
     layers: Layers, calculus: Calculus[S], state: S, trainable: frozenset[str]
 ) -> tuple[S, Any | None]:
     """Features and NTK of an explicit network."""
@@ -166,9 +168,9 @@ def _layer(
     *,
     mean: bool,
 ) -> tuple[S, Any | None]:
-    """Features and NTK behind one more cell of a chain."""
+    """Features and NTK after one more cell of a chain."""
     inner, entering = _entering(cell, calculus, state, tangent, trainable)
-    pushed = calculus.push(cell.activation, inner, mean=mean)
+    pushed = calculus.apply_activation(cell.activation, inner, mean=mean)
     after = calculus.residual(state, pushed.state, cell.skip, cell.gain)
     if entering is None:
         return after, None
@@ -182,61 +184,60 @@ def _equilibrium(
     """Features and NTK of a loop."""
     first, injection = layers.cells[0], layers.injection
     assert injection is not None
-    given = calculus.patches(start)
-    injected = calculus.combine([(injection.variance, given)], first.bias_variance)
-    inner = calculus.fixed_point(Loop(layers.cells), injected)
-    turn = _turn(layers.cells, calculus, inner, trainable)
-    recurrent, seen = first.weights, calculus.patches(turn.state)
-    entering = _share(recurrent, trainable) * calculus.covariance(seen)
-    entering = entering + _share(injection, trainable) * calculus.covariance(given)
-    own = _plus(turn.tangent, turn.through * entering)
-    own = own + _share(first.bias, trainable) * turn.through
+    input_patches = calculus.patches(start)
+    injected = calculus.combine([(injection.variance, input_patches)], first.bias_variance)
+    inner = calculus.fixed_point(CellLoop(layers.cells), injected)
+    iteration = _iterate(layers.cells, calculus, inner, trainable)
+    recurrent, feature_patches = first.weights, calculus.patches(iteration.state)
+    entering = _share(recurrent, trainable) * calculus.covariance(feature_patches)
+    entering = entering + _share(injection, trainable) * calculus.covariance(input_patches)
+    direct = _plus(iteration.tangent, iteration.through * entering)
+    direct = direct + _share(first.bias, trainable) * iteration.through
     if isinstance(recurrent.variance, float) and recurrent.variance == 0:
-        return turn.state, own  # also where the slope is infinite
-    return turn.state, calculus.turns(own, recurrent.variance * turn.through)
+        return iteration.state, direct  # also where the slope is infinite
+    return iteration.state, calculus.sum_iterations(direct, recurrent.variance * iteration.through)
 
 
-def _turn(
+def _iterate(
     cells: tuple[Cell, ...], calculus: Calculus[S], inner: S, trainable: frozenset[str]
-) -> _Turn[S]:
-    """Once through the cells of a loop; shares that enter the first one are added later."""
-    first, *others = cells
-    pushed = calculus.push(first.activation, inner, mean=False)
+) -> _Iteration[S]:
+    """One pass through the cells of a loop, without the tangents that enter the first cell."""
+    first, *further_cells = cells
+    pushed = calculus.apply_activation(first.activation, inner, mean=False)
     state = calculus.combine([(first.gain**2, pushed.state)])
     through, tangent = first.gain**2 * pushed.slope(), None
-    for cell in others:
+    for cell in further_cells:
         inner, entering = _entering(cell, calculus, state, tangent, trainable)
-        pushed = calculus.push(cell.activation, inner, mean=False)
+        pushed = calculus.apply_activation(cell.activation, inner, mean=False)
         slope = cell.gain**2 * pushed.slope()
         tangent = None if entering is None else slope * entering
         through = cell.weights.variance * (slope * through)
         state = calculus.combine([(cell.gain**2, pushed.state)])
-    return _Turn(state, tangent, through)
+    return _Iteration(state, tangent, through)
 
 
 def _entering(
     cell: Cell, calculus: Calculus[S], state: S, tangent: Any | None, trainable: frozenset[str]
 ) -> tuple[S, Any | None]:
-    """The input of a cell's activation, and the tangents that enter with it, if there are any."""
-    seen = calculus.patches(state)
-    inner = calculus.combine([(cell.weights.variance, seen)], cell.bias_variance)
+    """The input of a cell's activation, and the tangents that enter with it, if any."""
+    feature_patches = calculus.patches(state)
+    inner = calculus.combine([(cell.weights.variance, feature_patches)], cell.bias_variance)
     if tangent is not None:
         tangent = _times(cell.weights.variance, calculus.patches(tangent))
     if cell.weights.group in trainable:
-        tangent = _plus(tangent, _times(cell.weights.share, calculus.covariance(seen)))
+        tangent = _plus(tangent, _times(cell.weights.share, calculus.covariance(feature_patches)))
     if cell.bias is not None and cell.bias.group in trainable:
         tangent = _plus(tangent, cell.bias.share)
     return inner, tangent
 
 
 def _share(weights: Weights | None, trainable: frozenset[str]) -> Scalar:
-    """How much some weights count in the NTK."""
     return weights.share if weights is not None and weights.group in trainable else 0.0
 
 
-def _plus(number: Any | None, other: Any) -> Any:
+def _plus(number: Any | None, term: Any) -> Any:
     """A sum whose first term may be ``None``."""
-    return other if number is None else number + other
+    return term if number is None else number + term
 
 
 def _times(factor: Any, number: Any) -> Any:

@@ -22,16 +22,9 @@ from shoal.activations.panels import breaks, reach
 from shoal.core.caches import cached
 from shoal.core.exceptions import AccuracyError
 from shoal.kernels.angles import HalfAngle
-from shoal.kernels.arguments import CLOSE, Inputs, on_host
+from shoal.kernels.arguments import CLOSE, PolarInputs, on_host
 from shoal.kernels.function import KernelFunction
-from shoal.numerics import (
-    Chebyshev,
-    chebyshev_basis,
-    chebyshev_nodes,
-    coefficients_from_values,
-    fit,
-    off_grid,
-)
+from shoal.numerics import chebyshev_basis, chebyshev_nodes, coefficients_from_values, fit, off_grid
 
 Span: TypeAlias = tuple[float, float]
 
@@ -49,7 +42,7 @@ ANGULAR_TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-8}
 _ONE_NORM = {torch.float64: 1e-13, torch.float32: 1e-6}  # spread of norms that count as one
 _NORM_STEPS = {torch.float64: 2**44, torch.float32: 2**24}  # of a common norm, in each octave
 _SMOOTH = 0.25  # angles from 0 and π, from which on kinks do no harm where norms differ
-_MANY = 100_000  # pairs that deserve a word if computed one by one
+_MANY = 100_000  # log a warning if more pairs are computed one by one
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,20 +100,20 @@ class Surface:
         coefficients, left_out = shortened(values, tolerance)
         return replace(self, angles=angles, coefficients=coefficients, error=self.error + left_out)
 
-    def pairs(self, left: Tensor, right: Tensor, angle: Tensor) -> Tensor:
+    def pairs(self, row_features: Tensor, column_features: Tensor, angle: Tensor) -> Tensor:
         """Values at single pairs, given their features and angles. shape: (2, n).
 
-        Those that follow one another with the same features on the left share a series.
+        Consecutive pairs with the same features of the first norm share a series.
         """
         t = to_unit(angle.double(), self.angles)
         basis = chebyshev_basis(t, self.coefficients.shape[-1] - 1).T
-        distinct, counts = left.unique_consecutive(return_counts=True, dim=0)
-        parts = (some.split(counts.tolist()) for some in (right, basis))
-        found = [
-            (other @ self.rows(one[None])[0]).mul_(polynomials).sum(-1)
-            for one, other, polynomials in zip(distinct, *parts, strict=True)
+        distinct, counts = row_features.unique_consecutive(return_counts=True, dim=0)
+        parts = (features.split(counts.tolist()) for features in (column_features, basis))
+        values = [
+            (partners @ self.rows(series_features[None])[0]).mul_(polynomials).sum(-1)
+            for series_features, partners, polynomials in zip(distinct, *parts, strict=True)
         ]
-        return torch.cat(found, 1)
+        return torch.cat(values, 1)
 
 
 def shortened(values: Tensor, tolerance: float) -> tuple[Tensor, float]:
@@ -130,28 +123,28 @@ def shortened(values: Tensor, tolerance: float) -> tuple[Tensor, float]:
 
 def trimmed(coefficients: Tensor, tolerance: float) -> tuple[Tensor, float]:
     """Series without negligible last terms, and the size of the terms left out."""
-    rest = coefficients.abs().flatten(0, -2).amax(0).flip(0).cumsum(0).flip(0)
-    needed = max(1, int((rest > tolerance / 8).sum()))
-    left_out = float(rest[needed]) if needed < len(rest) else 0.0
+    tails = coefficients.abs().flatten(0, -2).amax(0).flip(0).cumsum(0).flip(0)
+    needed = max(1, int((tails > tolerance / 8).sum()))
+    left_out = float(tails[needed]) if needed < len(tails) else 0.0
     return coefficients[..., :needed].contiguous(), left_out
 
 
 def to_unit(x: Tensor, span: Span) -> Tensor:
-    """The span as [-1, 1], exact near both ends."""
+    """Places in a span, scaled to [-1, 1]; exact near both ends."""
     low, high = span
     return (((x - low) - (high - x)) / (high - low)).clamp(-1.0, 1.0)
 
 
 def padded(coefficients: Tensor, size: int) -> Tensor:
-    """A series with zeros, up to so many coefficients."""
+    """A series padded with zeros to ``size`` coefficients."""
     return torch.nn.functional.pad(coefficients, (0, size - coefficients.shape[-1]))
 
 
 def diagonal(function: KernelFunction, norm: Tensor) -> Tensor:
     """Both kernels of each input with itself, given its norm in float64. shape: (2, n)."""
     distinct, inverse = norm.unique(return_inverse=True)
-    found = torch.stack(tuple(function.own(*on_host(distinct**2))))
-    return found.to(norm.device)[:, inverse]
+    kernels = torch.stack(tuple(function.own(*on_host(distinct**2))))
+    return kernels.to(norm.device)[:, inverse]
 
 
 def _norm_span(least: float, largest: float) -> Span:
@@ -165,22 +158,18 @@ def _norm_span(least: float, largest: float) -> Span:
 def angular_surface(function: KernelFunction, squared_norm: float, tolerance: float) -> Surface:
     """The surface for inputs of one norm, exact at all angles; kept for later calls."""
 
-    def both(angle: Tensor) -> Tensor:
-        return torch.stack(tuple(function.at_angles(squared_norm, HalfAngle.of(angle))))
+    def kernels(angle: Tensor) -> Tensor:
+        return torch.stack(tuple(function.at_angles(squared_norm, HalfAngle.from_angle(angle))))
 
-    own = diagonal(function, torch.tensor([squared_norm], dtype=torch.float64).sqrt())
-    unit = torch.where(own == 0, 1.0, own)
-    found = fit(lambda x: both(x) / unit, ANY_ANGLE, tolerance=tolerance, first_degree=2 * _FIRST)
-    return one_norm_surface(found, own[:, 0])
-
-
-def one_norm_surface(found: Chebyshev, diagonal: Tensor) -> Surface:
-    """The surface for inputs of one norm, given both series in the angle and both diagonals."""
-    low, high = found.span
+    diagonals = diagonal(function, torch.tensor([squared_norm], dtype=torch.float64).sqrt())
+    unit = torch.where(diagonals == 0, 1.0, diagonals)
+    series = fit(
+        lambda x: kernels(x) / unit, ANY_ANGLE, tolerance=tolerance, first_degree=2 * _FIRST
+    )
     constant = torch.ones(1, 1, dtype=torch.float64)
-    series = found.coefficients[:, None, None].contiguous()
-    ck, ntk = diagonal.tolist()
-    return Surface(None, (low, high), constant, series, found.error, (ck, ntk))
+    coefficients = series.coefficients[:, None, None].contiguous()
+    ck, ntk = diagonals[:, 0].tolist()
+    return Surface(None, ANY_ANGLE, constant, coefficients, series.error, (ck, ntk))
 
 
 def surface(
@@ -193,17 +182,17 @@ def surface(
             of scalar equations than there are entries.
     """
     error, most = math.inf, 2 ** math.floor(math.log2(max(_CHEAP * entries / 64, _FIRST)))
-    for near in dict.fromkeys((nearby(function), function)):
-        degrees = _degrees(near, norms, angles, tolerance, most)
+    for sample in dict.fromkeys((nearby(function), function)):
+        degrees = _degrees(sample, norms, angles, tolerance, most)
         if isinstance(degrees, str):
             raise AccuracyError(degrees)
         equations = _Sampler.equations(*degrees)
         if equations > _CHEAP * entries:
             raise AccuracyError(f"a surface costs {equations} equations, the entries {entries}")
-        found = _surface(function, norms, angles, tolerance, degrees)
-        if found.error <= 10 * tolerance:
-            return found
-        error = min(error, found.error)
+        result = _surface(function, norms, angles, tolerance, degrees)
+        if result.error <= 10 * tolerance:
+            return result
+        error = min(error, result.error)
     raise AccuracyError(
         f"the kernel of {function.architecture!r} at norms from {2 ** norms[0]:.3g} to "
         f"{2 ** norms[1]:.3g} is met to {error:.1e} only"
@@ -226,7 +215,7 @@ def nearby(function: KernelFunction) -> KernelFunction:
 def _degrees(
     function: KernelFunction, norms: Span, angles: Span, tolerance: float, most: int
 ) -> tuple[int, int] | str:
-    """The degrees that lines through the box need, or why none do; both are kept."""
+    """The degrees that lines through the box need, or why there are none; cached."""
     try:
         return _Sampler(function, norms, angles).degrees(tolerance, min(most, _DEGREE[1]))
     except AccuracyError as error:
@@ -254,11 +243,11 @@ class _Off(NamedTuple):
 
     def deviation(self, approximation: Surface) -> float:
         """The largest error there."""
-        left, right = (approximation.features(u.exp2()) for u in self.pairs)
-        series = torch.einsum("nqsk,ns->qnk", approximation.rows(left), right)
+        first, second = (approximation.features(u.exp2()) for u in self.pairs)
+        series = torch.einsum("nqsk,ns->qnk", approximation.rows(first), second)
         t = to_unit(self.angle, approximation.angles)
-        found = series @ chebyshev_basis(t, series.shape[-1] - 1)
-        return float((found - self.values).abs().max())
+        values = series @ chebyshev_basis(t, series.shape[-1] - 1)
+        return float((values - self.values).abs().max())
 
 
 @dataclass(frozen=True)
@@ -271,13 +260,14 @@ class _Sampler:
 
     def values(self, u: Tensor, v: Tensor, angle: Tensor) -> Tensor:
         """Both kernels at broadcastable points. shape: (2, ...)."""
-        left, right = torch.exp2(u), torch.exp2(v)
-        kernels = self.function(left**2, right**2, left * right * angle.cos())
-        sides = left.numel(), right.numel()
-        both = torch.cat([left.flatten(), right.flatten()]) ** 2
-        own = torch.stack(tuple(self.function.own(both))).sqrt()
+        first, second = torch.exp2(u), torch.exp2(v)
+        kernels = self.function(first**2, second**2, first * second * angle.cos())
+        sides = first.numel(), second.numel()
+        both = torch.cat([first.flatten(), second.flatten()]) ** 2
+        self_kernels = torch.stack(tuple(self.function.own(both))).sqrt()
         roots = [
-            r.view(2, *t.shape) for r, t in zip(own.split(sides, 1), (left, right), strict=True)
+            r.view(2, *t.shape)
+            for r, t in zip(self_kernels.split(sides, 1), (first, second), strict=True)
         ]
         tiny = math.sqrt(torch.finfo(torch.float64).tiny)
         return torch.stack(
@@ -286,7 +276,7 @@ class _Sampler:
 
     @staticmethod
     def equations(across: int, around: int) -> int:
-        """How many are solved for a surface of some degrees."""
+        """The number of equations to solve for a surface of some degrees."""
         return (math.comb(across + 2, 2) + math.comb(_CHECKS + 1, 2)) * (around + 1)
 
     def degrees(self, tolerance: float, most: int) -> tuple[int, int]:
@@ -305,112 +295,107 @@ class _Sampler:
     def grid(self, across: int, around: int) -> tuple[Tensor, _Off]:
         """Values at the Chebyshev nodes, and at other points, as dense as these near the ends.
 
-        All are found together: equations are cheaper by the thousand. shape of the first:
+        All are solved together: equations are cheaper by the thousand. shape of the first:
         (2, across + 1, across + 1, around + 1)
         """
         norm, angle = chebyshev_nodes(across, *self.norms), chebyshev_nodes(around, *self.angles)
-        other = off_grid((self.norms,), _CHECKS)[0]
-        between = off_grid((self.norms, self.angles), around + 1)[1]
+        off_norm = off_grid((self.norms,), _CHECKS)[0]
+        off_angle = off_grid((self.norms, self.angles), around + 1)[1]
         i, j = torch.triu_indices(across + 1, across + 1)
         k, m = torch.triu_indices(_CHECKS, _CHECKS)
-        left, right = torch.cat([norm[i], other[k]]), torch.cat([norm[j], other[m]])
-        angles = torch.cat([angle.expand(len(i), -1), between.expand(len(k), -1)])
-        half, off = self.values(left[:, None], right[:, None], angles).split([len(i), len(k)], 1)
+        first, second = torch.cat([norm[i], off_norm[k]]), torch.cat([norm[j], off_norm[m]])
+        angles = torch.cat([angle.expand(len(i), -1), off_angle.expand(len(k), -1)])
+        half, off = self.values(first[:, None], second[:, None], angles).split([len(i), len(k)], 1)
         values = half.new_empty(2, across + 1, across + 1, around + 1)
         values[:, i, j], values[:, j, i] = half, half
-        return values, _Off((other[k], other[m]), between, off)
+        return values, _Off((off_norm[k], off_norm[m]), off_angle, off)
 
 
 def _needed(lines: Callable[[Tensor], Tensor], span: Span, tolerance: float, most: int) -> int:
     """The degree that a family of lines needs; the surface is verified as a whole."""
-    found = fit(
-        lines,
-        span,
-        tolerance=2 * tolerance,
-        max_degree=most,
-        first_degree=_FIRST,
-        check_points=0,
+    series = fit(
+        lines, span, tolerance=2 * tolerance, max_degree=most, first_degree=_FIRST, check_points=0
     )
-    return found.coefficients.shape[-1] - 1 + 2  # a margin
+    return series.coefficients.shape[-1] - 1 + 2  # a margin
 
 
 def compressed(coefficients: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
     """Common functions of both norms and both kernels, and the coefficients of their products."""
     unfolded = coefficients.movedim(1, 0).flatten(1)
-    left, singular, _ = torch.linalg.svd(torch.linalg.qr(unfolded.T, mode="r")[1].T)
-    rest = singular.square().flip(0).cumsum(0).flip(0).sqrt()
-    basis = left[:, : max(1, int((rest > tolerance / 8).sum()))].T.contiguous()
+    left_vectors, singular, _ = torch.linalg.svd(torch.linalg.qr(unfolded.T, mode="r")[1].T)
+    tails = singular.square().flip(0).cumsum(0).flip(0).sqrt()
+    basis = left_vectors[:, : max(1, int((tails > tolerance / 8).sum()))].T.contiguous()
     core = torch.einsum("ri,sj,qijk->qrsk", basis, basis, coefficients)
     return basis, core.contiguous()
 
 
-def typical_angles(left: Inputs, right: Inputs) -> Span:
-    """A range that holds nearly all angles, seen in a sample, rounded outwards.
+def typical_angles(rows: PolarInputs, columns: PolarInputs) -> Span:
+    """A range that holds nearly all angles of a sample, rounded outwards.
 
     Nearly parallel or opposite pairs, one for each input at most, do not count: the same inputs may
     be among the rows and among the columns.
     """
-    rows = _sample(left)
-    columns = rows if left is right else _sample(right)
-    cosine = left.unit[rows] @ right.unit[columns].T
-    own = torch.eye(*cosine.shape, dtype=torch.bool, device=cosine.device)
-    own &= left is right
-    left_out = own | (cosine.abs() > 1 - CLOSE)
-    close, all_left_out = torch.stack([(left_out ^ own).sum(), left_out.all()]).tolist()
+    row_sample = _sample(rows)
+    column_sample = row_sample if rows is columns else _sample(columns)
+    cosine = rows.unit[row_sample] @ columns.unit[column_sample].T
+    self_pairs = torch.eye(*cosine.shape, dtype=torch.bool, device=cosine.device)
+    self_pairs &= rows is columns
+    left_out = self_pairs | (cosine.abs() > 1 - CLOSE)
+    close, all_left_out = torch.stack([(left_out ^ self_pairs).sum(), left_out.all()]).tolist()
     if close > max(cosine.shape):
-        left_out = own
+        left_out = self_pairs
     elif all_left_out:
         return ANY_ANGLE
     ends = cosine.masked_fill(left_out, 1.0).min(), cosine.masked_fill(left_out, -1.0).max()
     least, most = (min(max(end, -1.0), 1.0) for end in torch.stack(ends).tolist())
     first, last = math.acos(most), math.acos(least)
-    others = max(len(left), len(right)) > _ALL
-    margin = max(_STEP / 2, 0.35 * (last - first) / 2 if others else 0.0)  # normal tails
+    sampled = max(len(rows), len(columns)) > _ALL
+    margin = max(_STEP / 2, 0.35 * (last - first) / 2 if sampled else 0.0)  # normal tails
     low = math.floor((first - margin) / _STEP) * _STEP
     high = math.ceil((last + margin) / _STEP) * _STEP
     widened = max(0.0, (4 * _STEP - (high - low)) / 2)
     return max(low - widened, 0.0), min(high + widened, math.pi)
 
 
-def _sample(inputs: Inputs) -> Tensor:
+def _sample(inputs: PolarInputs) -> Tensor:
     """Some inputs that are not zero."""
-    some = _some(len(inputs), inputs.points.device)
-    return some[inputs.norm[some] > 0] if inputs.range[2] else some
+    numbers = _some(len(inputs), inputs.points.device)
+    return numbers[inputs.norm[numbers] > 0] if inputs.range[2] else numbers
 
 
 @cached
 def _some(count: int, device: torch.device) -> Tensor:
-    """Numbers of some out of so many inputs, or of all if these are few."""
+    """Indices of a sample of ``count`` inputs, or of all if these are few."""
     order = torch.randperm(count, generator=torch.Generator().manual_seed(0))
     return order[: _ALL if count <= _ALL else _ALL // 2].to(device)
 
 
 def chosen_surface(
-    function: KernelFunction, left: Inputs, right: Inputs, few: int
+    function: KernelFunction, rows: PolarInputs, columns: PolarInputs, few: int
 ) -> tuple[Surface | None, Surface | None]:
     """The surface for nearly all entries, and one for all others; ``None`` for those one by one.
 
     Args:
         function: The kernels.
-        left: The inputs of the rows.
-        right: The inputs of the columns; the same object if the matrix is symmetric.
+        rows: The inputs of the rows.
+        columns: The inputs of the columns; the same object if the matrix is symmetric.
         few: Pairs of different norms that are computed one by one.
     """
-    dtype = left.points.dtype
-    least = min(left.range[0], right.range[0])
-    largest = max(left.range[1], right.range[1])
-    if not largest or (right is left and len(left) == 1):  # no angle, or none but its own
+    dtype = rows.points.dtype
+    least = min(rows.range[0], columns.range[0])
+    largest = max(rows.range[1], columns.range[1])
+    if not largest or (columns is rows and len(rows) == 1):  # no angle, or none but its own
         return None, None
-    squared_norm = common_norm(function, left, right)
-    pairs = len(left) * (len(left) + 1) // 2 if right is left else len(left) * len(right)
+    squared_norm = common_norm(function, rows, columns)
+    pairs = len(rows) * (len(rows) + 1) // 2 if columns is rows else len(rows) * len(columns)
     try:
         if squared_norm is not None:
             tolerance = ANGULAR_TOLERANCE[dtype]
             wide = angular_surface(function, squared_norm, tolerance)
-            return wide.restricted(typical_angles(left, right), tolerance), wide
+            return wide.restricted(typical_angles(rows, columns), tolerance), wide
         if pairs <= few:
             return None, None
-        low, high = typical_angles(left, right)
+        low, high = typical_angles(rows, columns)
         if _has_kinks(function):
             low, high = max(low, _SMOOTH), min(high, math.pi - _SMOOTH)
         if low < high:
@@ -431,16 +416,16 @@ def _has_kinks(function: KernelFunction) -> bool:
     return any(bool(breaks(phi, reach(phi))) for phi in function.architecture.cell_activations)
 
 
-def common_norm(function: KernelFunction, left: Inputs, right: Inputs) -> float | None:
-    """The squared norm of all inputs but zero, or one if norms are but factors.
+def common_norm(function: KernelFunction, rows: PolarInputs, columns: PolarInputs) -> float | None:
+    """The squared norm of all inputs but zero, or one if norms are only factors.
 
-    ``None`` if they differ. It is rounded: another batch of them has the same series.
+    ``None`` if norms differ. It is rounded, so that batches share series.
     """
     if function.architecture.positively_homogeneous:
         return 1.0
-    dtype = left.points.dtype
-    least = min(left.range[0], right.range[0])
-    largest = max(left.range[1], right.range[1])
+    dtype = rows.points.dtype
+    least = min(rows.range[0], columns.range[0])
+    largest = max(rows.range[1], columns.range[1])
     if not 0 <= largest - least <= _ONE_NORM[dtype] * largest:  # or all are zero
         return None
     fraction, exponent = math.frexp((least + largest) / 2)

@@ -29,8 +29,8 @@ from shoal.core.figures import Axes, Figure, empty_figure
 from shoal.core.settings import in_standard_settings
 from shoal.kernels import KernelFunction
 from shoal.learning.decomposition import EPS, Decomposition, decompose
-from shoal.learning.problem import Problem, Which
-from shoal.learning.ridges import Criterion, checked_criterion, path_of
+from shoal.learning.problem import RegressionProblem, Which
+from shoal.learning.ridges import Criterion, checked_criterion, evaluate_path
 
 _FEWEST = 32  # samples from which anything is predicted
 _MOST = 16  # times the samples, for default sizes
@@ -97,7 +97,7 @@ def learning_curve(
     criterion = checked_criterion("ridge", ridge) if isinstance(ridge, str) else None
     options: dict[str, Any] = {"trainable": trainable, "width": width, "center": center}
     first = 0.0 if isinstance(ridge, str) else ridge
-    problem = Problem.of(architecture, x, y, first, which, memory, **options)
+    problem = RegressionProblem.from_data(architecture, x, y, first, which, memory, **options)
     integer("repeats", repeats, at_least=1)
     seeded("seed", seed)
     if problem.size < _FEWEST:
@@ -110,7 +110,7 @@ def learning_curve(
     matrix, parts = decompose(problem)
     if not float(parts.values[-1]) > parts.rounding:
         raise AccuracyError("the kernel matrix is zero or constant, so nothing can be learned")
-    chosen = path_of(parts, problem.y).best(criterion) if criterion else problem.ridge
+    chosen = evaluate_path(parts, problem.y).best(criterion) if criterion else problem.ridge
     classes = problem.classes is not None and problem.y.shape[1] > 1
     wide = Subsampling(parts, problem.y, problem.mean, chosen, classes)
     return _curve(wide, _half(wide, matrix, seed), matrix, asked, repeats, seed)
@@ -124,7 +124,7 @@ def _half(wide: "Subsampling", matrix: Tensor, seed: int) -> "Subsampling":
     free = torch.full_like(matrix[some, 0], len(some) ** -0.5) if wide.constants else None
     mean = wide.targets[some].mean(0) * wide.constants
     half = Subsampling(
-        Decomposition.of(matrix[some][:, some], free),
+        Decomposition.from_matrix(matrix[some][:, some], free),
         wide.targets[some] - mean,
         wide.mean + mean,
         wide.ridge,
@@ -148,9 +148,9 @@ def _curve(
 ) -> "LearningCurve":
     """The predictions from all samples, and their checks on half of them and on fewer."""
     least = 1 + wide.constants
-    known = math.floor(min(wide.samples, wide.limit))
+    samples = math.floor(min(wide.samples, wide.limit))
     largest = math.floor(min(wide.samples, half.limit))
-    checks = [_check(matrix, wide, wide, max(least, known // s), repeats, seed) for s in _SHARES]
+    checks = [_check(matrix, wide, wide, max(least, samples // s), repeats, seed) for s in _SHARES]
     reach = [_check(matrix, wide, half, largest, repeats, seed)] if largest > half.samples else []
     limit = min(wide.limit, wide.samples * largest / half.samples)
     if asked is None:
@@ -310,8 +310,8 @@ class Subsampling:
             return math.nan
         values, right = self.targets + self.mean - errors, (self.targets + self.mean).argmax(1)
         generator = torch.Generator().manual_seed(seed)
-        known = mean * (1 / here - 1)  # the variance of the errors of random signs
-        scale = math.sqrt(max(extra, 0.0) / known) if known > 0 else 0.0
+        sign_variance = mean * (1 / here - 1)  # the variance of the errors of random signs
+        scale = math.sqrt(max(extra, 0.0) / sign_variance) if sign_variance > 0 else 0.0
         rates = []
         for _ in range(_DRAWS):
             sign = 2 * torch.randint(0, 2, (len(errors), 1), generator=generator) - 1

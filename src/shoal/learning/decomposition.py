@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from shoal.core.exceptions import AccuracyError
-from shoal.learning.problem import Problem
+from shoal.learning.problem import RegressionProblem
 from shoal.numerics import Operator
 
 _ARRAYS = 4  # of the size of the matrix: it, its vectors, and work space of the decomposition
@@ -31,7 +31,7 @@ class Decomposition:
 
     Example:
         >>> import torch
-        >>> parts = Decomposition.of(torch.tensor([[3.0, 1.0], [1.0, 3.0]]).double())
+        >>> parts = Decomposition.from_matrix(torch.tensor([[3.0, 1.0], [1.0, 3.0]]).double())
         >>> parts.values
         tensor([2., 4.], dtype=torch.float64)
         >>> parts.shifted(1.0).solve(torch.tensor([[5.0], [5.0]]).double()).T.round(decimals=9)
@@ -46,7 +46,7 @@ class Decomposition:
     image: Tensor | None = None
 
     @classmethod
-    def of(cls, matrix: Tensor, free: Tensor | None = None) -> "Decomposition":
+    def from_matrix(cls, matrix: Tensor, free: Tensor | None = None) -> "Decomposition":
         """Decompose a symmetric matrix in float64.
 
         Args:
@@ -147,7 +147,7 @@ class ShiftedDecomposition(Operator):
         return weights, float(weights @ image) + self.ridge * float(weights @ free)
 
 
-def check_decomposition(problem: Problem) -> None:
+def check_decomposition(problem: RegressionProblem) -> None:
     """Refuse a problem whose matrix cannot be decomposed, or whose targets cannot be squared."""
     if problem.center and problem.size < 2:
         raise ValueError(
@@ -164,7 +164,7 @@ def check_decomposition(problem: Problem) -> None:
     )
 
 
-def decompose(problem: Problem) -> tuple[Tensor, Decomposition]:
+def decompose(problem: RegressionProblem) -> tuple[Tensor, Decomposition]:
     """The matrix of a problem, centered if its targets are, and its decomposition.
 
     Raises:
@@ -176,7 +176,7 @@ def decompose(problem: Problem) -> tuple[Tensor, Decomposition]:
     size, free = problem.size, None
     if problem.center:
         free = matrix.new_full((size,), size**-0.5)
-    parts = Decomposition.of(matrix, free)
+    parts = Decomposition.from_matrix(matrix, free)
     if not problem.center and not float(parts.values[-1]) > 0:
         raise AccuracyError("the kernel matrix is zero, so nothing can be learned")
     return matrix, parts

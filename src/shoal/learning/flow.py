@@ -128,9 +128,9 @@ def gradient_flow(
         tests = function.samples("x_test", as_tensor(x_test, "x_test")).detach()
         tests = _like(tests, inputs, "x_test")
         if tests.shape[1:] != inputs.shape[1:]:
-            wanted = " by ".join(map(str, inputs.shape[1:]))
+            expected = " by ".join(map(str, inputs.shape[1:]))
             got = " by ".join(map(str, tests.shape[1:]))
-            raise ValueError(f"x_test must have the {wanted} features of x, got {got}")
+            raise ValueError(f"x_test must have the {expected} features of x, got {got}")
     if isinstance(initial, Network):
         with torch.no_grad():
             initial = initial(inputs), None if tests is None else initial(tests)

@@ -153,7 +153,7 @@ class LinearTraining:
         Errors of the entries up to ``accuracy``, relative to the diagonal, move eigenvalues by up
         to n times that. A negative eigenvalue shows that it is more.
         """
-        parts = Decomposition.of(ntk.double())
+        parts = Decomposition.from_matrix(ntk.double())
         if parts.negative > _INDEFINITE * float(parts.values[-1]):
             raise ValueError(
                 "kernels.ntk must be positive semidefinite, got an eigenvalue of "
@@ -214,7 +214,7 @@ class LinearTraining:
             times=self._like(counts if size is None else counts * size),
             steps=None if steps is None else self._like(counts),
             loss=self._like(losses),
-            loss_std=self._loss_deviation([left for left, _ in shares]),
+            loss_std=self._loss_deviation([remainder for remainder, _ in shares]),
             train_mean=self._means(0, self._vectors, learned),
             test_mean=None if self._test is None else self._means(1, self._test, learned),
             test_std=deviation,
@@ -261,7 +261,7 @@ class LinearTraining:
             energy = energy + self._components.shape[1] * variances
         return energy
 
-    def _loss_deviation(self, left: list[Tensor]) -> Tensor | None:
+    def _loss_deviation(self, shares: list[Tensor]) -> Tensor | None:
         r"""The standard deviation of $\frac12\|g\|^2$, $g$ the errors that are left.
 
         The variance is $\frac12\mathrm{tr}\,C^2 + \mu^\top C\mu$ for each output, with the mean
@@ -270,7 +270,7 @@ class LinearTraining:
         if self._covariance is None:
             return None
         variances = []
-        for share in left:
+        for share in shares:
             square = share.square()
             means = square[:, None] * self._components
             noise = square @ (self._covariance.square() @ square)
@@ -281,8 +281,8 @@ class LinearTraining:
     def _means(self, place: int, rows: Tensor, learned: list[Tensor]) -> Tensor:
         """Means at the training (0) or the test inputs (1)."""
         start = None if self._start is None else self._start[place]
-        known = 0.0 if start is None else _columns(start)
-        values = [known + rows @ (share[:, None] * self._components) for share in learned]
+        initial = 0.0 if start is None else _columns(start)
+        values = [initial + rows @ (share[:, None] * self._components) for share in learned]
         return self._like(torch.stack(values).reshape(len(learned), len(rows), *self._y.shape[1:]))
 
     def _spread(
@@ -306,8 +306,8 @@ class LinearTraining:
             variances = matrices.diagonal(dim1=1, dim2=2)
         else:
             diagonal = prior if prior.dim() == 1 else prior.diagonal()
-            several = [((a @ self._covariance - 2 * cross) * a).sum(1) for a in maps]
-            matrices, variances = None, diagonal + torch.stack(several)
+            changes = [((a @ self._covariance - 2 * cross) * a).sum(1) for a in maps]
+            matrices, variances = None, diagonal + torch.stack(changes)
         deviation = self._like(variances.clamp(min=0).sqrt())  # rounding may make it negative
         return deviation, None if matrices is None else self._like(matrices)
 
@@ -354,8 +354,8 @@ def remaining(
         rate = torch.log1p(-torch.minimum(progress, 2 - progress)).clamp(min=_LOWEST)
         negative = (progress > 1) & (time % 2 == 1)
     exponent = torch.where(eigenvalues > 0, rate * time, 0.0)
-    left = torch.exp(exponent)
-    return torch.where(negative, -left, left), torch.where(negative, 1 + left, -exponent.expm1())
+    decay = torch.exp(exponent)
+    return torch.where(negative, -decay, decay), torch.where(negative, 1 + decay, -exponent.expm1())
 
 
 def first_time(
@@ -405,12 +405,12 @@ def checked_schedule(times: object, steps: object, step_size: object) -> list[fl
 def _checked_times(name: str, values: Any) -> list[float]:
     """One number or several as a list of non-negative floats, perhaps infinite; whole steps."""
     values = values.item() if getattr(values, "ndim", None) == 0 else values
-    several = (
+    entries = (
         [values] if isinstance(values, Real) else items(name, values, "a number or a sequence")
     )
-    if not several:
+    if not entries:
         raise ValueError(f"{name} must not be empty")
-    numbers = [number(name, value) for value in several]
+    numbers = [number(name, value) for value in entries]
     for value in numbers:
         if not value >= 0:  # NaN neither
             raise ValueError(f"{name} must be >= 0, got {value:g}")

@@ -33,7 +33,7 @@ _VECTORS = 12  # of the size of the targets, that conjugate gradients hold
 
 
 @dataclass(frozen=True, eq=False)
-class Problem:
+class RegressionProblem:
     r"""The system $(K + \lambda I) \alpha + b1 = y$, $1^T\alpha = 0$, in float64.
 
     Attributes:
@@ -62,7 +62,7 @@ class Problem:
     processes: Processes = ALONE
 
     @classmethod
-    def of(
+    def from_data(
         cls,
         architecture: Architecture | KernelFunction,
         x: Any,
@@ -74,7 +74,7 @@ class Problem:
         center: bool = True,
         trainable: Iterable[str] | None = None,
         width: int | None = None,
-    ) -> "Problem":
+    ) -> "RegressionProblem":
         """Check the arguments of a regression, and warn of data that it will not do well on."""
         function = chosen_kernels(architecture, trainable=trainable, width=width)
         inputs = function.samples("x", as_tensor(x, "x"))
@@ -127,9 +127,9 @@ class Problem:
     @cached_property
     def diagonal(self) -> Tensor:
         """The diagonal of the kernel matrix."""
-        return self.diagonal_at(self.x)
+        return self.kernel_diagonal(self.x)
 
-    def diagonal_at(self, x: Tensor) -> Tensor:
+    def kernel_diagonal(self, x: Tensor) -> Tensor:
         """The kernel of inputs with themselves."""
         diagonals = kernel(self.function, x, diag=True)
         return diagonals.ck if self.which == "ck" else diagonals.ntk
@@ -164,8 +164,8 @@ class Problem:
     def check_room(self, purpose: str, needed: int, instead: str) -> None:
         """Refuse work that needs more bytes than there are."""
         if needed > self.memory:
-            left = memory_words(self.memory)
-            there = f"leaves {left}" if self.memory > 0 else "is too little even for these"
+            room = memory_words(self.memory)
+            there = f"leaves {room}" if self.memory > 0 else "is too little even for these"
             raise ValueError(
                 f"{purpose} needs {memory_words(needed)} besides inputs and targets, and memory "
                 f"{there}: give more, {instead}"

@@ -19,8 +19,8 @@ from shoal.core.settings import in_standard_settings
 from shoal.kernels import KernelFunction
 from shoal.kernels.arguments import as_tensor
 from shoal.learning.decomposition import check_decomposition, decompose
-from shoal.learning.problem import Problem, Which, like_input
-from shoal.learning.ridges import Criterion, RidgePath, checked_criterion, path_of
+from shoal.learning.problem import RegressionProblem, Which, like_input
+from shoal.learning.ridges import Criterion, RidgePath, checked_criterion, evaluate_path
 from shoal.learning.systems import (
     Cholesky,
     ConjugateGradients,
@@ -122,7 +122,7 @@ def kernel_regression(
     with shared.collective():
         criterion = checked_criterion("ridge", ridge) if isinstance(ridge, str) else None
         first = 0.0 if isinstance(ridge, str) else ridge
-        problem = Problem.of(
+        problem = RegressionProblem.from_data(
             architecture,
             x,
             y,
@@ -185,7 +185,7 @@ def kernel_regression(
     )
 
 
-def _agreed(problem: Problem, method: Method) -> Problem:
+def _agreed(problem: RegressionProblem, method: Method) -> RegressionProblem:
     """The problem with the memory that all processes have, if they have the same problem too."""
     if problem.processes.size == 1:
         return problem
@@ -200,7 +200,7 @@ def _agreed(problem: Problem, method: Method) -> Problem:
 
 
 def _chosen(
-    method: Method, problem: Problem, criterion: Criterion | None
+    method: Method, problem: RegressionProblem, criterion: Criterion | None
 ) -> Cholesky | ConjugateGradients:
     """The method, if there is enough memory for it."""
     if criterion is not None:
@@ -216,13 +216,13 @@ def _chosen(
 
 
 def _decomposed(
-    problem: Problem, method: Cholesky, criterion: Criterion, listener: Listener
-) -> tuple[Problem, RidgePath, System]:
+    problem: RegressionProblem, method: Cholesky, criterion: Criterion, listener: Listener
+) -> tuple[RegressionProblem, RidgePath, System]:
     """Choose the ridge and prepare the system, with one matrix and one decomposition."""
     begin = now(problem.x.device)
     listener(Progress("form", 0.0))
     matrix, parts = decompose(problem)
-    path = path_of(parts, problem.y, accuracy=problem.accuracy)
+    path = evaluate_path(parts, problem.y, accuracy=problem.accuracy)
     ridge = problem.processes.of_first(path.best(criterion))
     listener(Progress("factor", 1.0))
     near, spent = parts.shifted(ridge), now(problem.x.device) - begin
@@ -322,7 +322,7 @@ class KernelRegression:
     coefficients: Any = field(repr=False)
     intercept: Any = field(repr=False)
     report: Report
-    _problem: Problem = field(repr=False)
+    _problem: RegressionProblem = field(repr=False)
     _system: System = field(repr=False)
     _alpha: Tensor = field(repr=False)
     _intercept: Tensor = field(repr=False)
@@ -410,7 +410,7 @@ class KernelRegression:
         for some in inputs.split(min(integer("batch", batch, at_least=1), most)):
             cross = self._problem.cross(self._problem.x, some, block // 2).to_dense()
             reduction = self._system.quadratic(cross)
-            diagonal = self._problem.diagonal_at(some)
+            diagonal = self._problem.kernel_diagonal(some)
             if constant is not None:
                 diagonal = diagonal + constant.variance - 2 * constant.weights @ cross
             parts.append((diagonal - reduction).clamp_min(0.0))  # rounding may make it negative
@@ -513,6 +513,6 @@ class KernelRegression:
         samples = self._problem.x
         inputs = self._problem.function.samples("x", as_tensor(x, "x")).detach()
         if inputs.shape[1:] != samples.shape[1:]:
-            wanted = ", ".join(map(str, samples.shape[1:]))
-            raise ValueError(f"x must have shape (inputs, {wanted}), got {tuple(inputs.shape)}")
+            expected = ", ".join(map(str, samples.shape[1:]))
+            raise ValueError(f"x must have shape (inputs, {expected}), got {tuple(inputs.shape)}")
         return inputs.to(samples)

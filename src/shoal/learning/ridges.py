@@ -16,7 +16,7 @@ from shoal.core.figures import Figure, empty_figure
 from shoal.core.settings import in_standard_settings
 from shoal.kernels import KernelFunction
 from shoal.learning.decomposition import EPS, Decomposition, decompose
-from shoal.learning.problem import Problem, Which
+from shoal.learning.problem import RegressionProblem, Which
 
 Criterion = Literal["gcv", "loo", "likelihood"]
 
@@ -145,16 +145,16 @@ def ridge_path(
         (0.01, 0.124)
     """
     options: dict[str, Any] = {"center": center, "trainable": trainable, "width": width}
-    problem = Problem.of(architecture, x, y, 0.0, which, memory, **options)
+    problem = RegressionProblem.from_data(architecture, x, y, 0.0, which, memory, **options)
     tried = None
     if ridges is not None:
         tried = [real("ridges", r, at_least=0.0) for r in items("ridges", ridges)]
         if not tried:
             raise ValueError("ridges must have at least one number, got none")
-    return path_of(decompose(problem)[1], problem.y, tried, accuracy=problem.accuracy)
+    return evaluate_path(decompose(problem)[1], problem.y, tried, accuracy=problem.accuracy)
 
 
-def path_of(
+def evaluate_path(
     parts: Decomposition,
     targets: Tensor,
     ridges: list[float] | None = None,

@@ -13,7 +13,7 @@ from shoal.core.exceptions import ConvergenceError
 from shoal.core.measuring import now
 from shoal.core.processes import Processes
 from shoal.learning.decomposition import ShiftedDecomposition
-from shoal.learning.problem import Problem
+from shoal.learning.problem import RegressionProblem
 from shoal.numerics import (
     CholeskyFactor,
     DiagonalOperator,
@@ -95,8 +95,8 @@ class System:
     def factor(self) -> CholeskyFactor | ShiftedDecomposition | None:
         """The inverse in float64, if it is known."""
         near = self.preconditioner
-        known = isinstance(near, CholeskyFactor | ShiftedDecomposition)
-        return near if known and near.dtype == torch.float64 else None  # type: ignore[return-value]
+        is_inverse = isinstance(near, CholeskyFactor | ShiftedDecomposition)
+        return near if is_inverse and near.dtype == torch.float64 else None  # type: ignore[return-value]
 
     @property
     def columns(self) -> int:
@@ -121,7 +121,9 @@ class System:
             on_step=on_step,
         )
 
-    def fitted(self, problem: Problem, listener: Listener) -> tuple["System", LinearSolve]:
+    def fitted(
+        self, problem: RegressionProblem, listener: Listener
+    ) -> tuple["System", LinearSolve]:
         """Solve for the targets, beside a constant if there is one, which is known from then on."""
         y, near = problem.y, self.factor
         if isinstance(near, ShiftedDecomposition):
@@ -166,22 +168,26 @@ class System:
             if not solved.converged:
                 raise ConvergenceError(self.explain(solved))
             values = (b * solved.solution).sum(0)
-        known = self._rank_one
-        return values if known is None else values - (known.weights @ b) ** 2 / known.variance
+        constant = self._rank_one
+        if constant is None:
+            return values
+        return values - (constant.weights @ b) ** 2 / constant.variance
 
     def inverse_diagonal(self, name: str) -> Tensor:
         r"""The diagonal of $\tilde G$, for a quantity of this name."""
-        values: Tensor = self._known(name).inverse_diagonal()
-        known = self._rank_one
-        return values if known is None else values - known.weights**2 / known.variance
+        values: Tensor = self._require_factor(name).inverse_diagonal()
+        constant = self._rank_one
+        return values if constant is None else values - constant.weights**2 / constant.variance
 
     def logdet(self, name: str) -> float:
         r"""$\log\det(K + \lambda I)$; with a constant, that of differences of targets."""
-        value: float = self._known(name).logdet()
-        known = self._rank_one
-        return value - (0.0 if known is None else math.log(known.variance * len(known.weights)))
+        value: float = self._require_factor(name).logdet()
+        constant = self._rank_one
+        if constant is None:
+            return value
+        return value - math.log(constant.variance * len(constant.weights))
 
-    def _known(self, name: str) -> Any:
+    def _require_factor(self, name: str) -> Any:
         if self.factor is None:
             raise ValueError(
                 f"{name} requires method='cholesky' in float64, since it is computed from the "
@@ -227,13 +233,13 @@ class Cholesky:
     def __post_init__(self) -> None:
         _check(self.precision, self.tolerance)
 
-    def prepared(self, problem: Problem, report: Listener) -> System:
+    def prepared(self, problem: RegressionProblem, report: Listener) -> System:
         """The system with its factor; one in float32 is refined with products in float64."""
         device, begin = problem.x.device, now(problem.x.device)
         report(Progress("form", 0.0))
         matrix = torch.empty(problem.size, problem.size, dtype=self.precision, device=device)
-        left = problem.memory - matrix.nbytes
-        operator = problem.operator(left // 2)
+        memory = problem.memory - matrix.nbytes
+        operator = problem.operator(memory // 2)
         operator.write(matrix)
         formed = now(device)
         factor = CholeskyFactor(
@@ -244,11 +250,11 @@ class Cholesky:
         )
         times = (formed - begin, now(device) - formed)
         product = factor.product if factor.dtype == torch.float64 else problem.shifted(operator)
-        block = _block(problem, left // 2)
+        block = _block(problem, memory // 2)
         return System(product, None, factor, self.tolerance, _REFINEMENTS, times, block)
 
     def decomposed(
-        self, problem: Problem, matrix: Tensor, near: ShiftedDecomposition, seconds: float
+        self, problem: RegressionProblem, matrix: Tensor, near: ShiftedDecomposition, seconds: float
     ) -> System:
         """The system with the eigendecomposition that was made to choose its ridge."""
 
@@ -259,12 +265,12 @@ class Cholesky:
         block = _block(problem, problem.memory - 2 * near.parts.vectors.nbytes)
         return System(product, None, near, self.tolerance, _REFINEMENTS, (0.0, seconds), block)
 
-    def check_room(self, problem: Problem) -> None:
+    def check_room(self, problem: RegressionProblem) -> None:
         """Refuse a problem whose factor does not fit into its memory."""
         instead = "take shoal.learning.Cholesky(precision=torch.float32), or method='cg'"
         problem.check_room("method='cholesky'", self.needed(problem), instead)
 
-    def needed(self, problem: Problem) -> int:
+    def needed(self, problem: RegressionProblem) -> int:
         """Bytes of the matrix, and of the work on it."""
         matrix = problem.size**2 * self.precision.itemsize
         return matrix + min(matrix, _WORK.get(problem.x.device.type, 0))
@@ -303,7 +309,7 @@ class Nystrom:
                 f"got {self.precision!r}"
             )
 
-    def operator(self, problem: Problem, memory: int) -> LowRankPlusIdentity:
+    def operator(self, problem: RegressionProblem, memory: int) -> LowRankPlusIdentity:
         r"""The projection $FF^T$, where $F = K_{nm} L^{-T}$ with $LL^T = K_{mm}$.
 
         The kernel is divided by its largest entry first, so that half precision can hold it.
@@ -325,11 +331,11 @@ class Nystrom:
             columns[rows] = features / largest**0.5
             rounded = columns[rows].double()
             gram.addmm_(rounded.T, rounded)
-        left = float(problem.diagonal.sum() / largest - gram.trace()) / len(x)
-        shift = max(max(left, 0.0) + problem.ridge / largest, _ROUNDING * float(gram.trace()))
+        residual = float(problem.diagonal.sum() / largest - gram.trace()) / len(x)
+        shift = max(max(residual, 0.0) + problem.ridge / largest, _ROUNDING * float(gram.trace()))
         return LowRankPlusIdentity(columns, gram, shift or 1.0, largest)  # of zeros: any shift
 
-    def size_in_bytes(self, problem: Problem) -> int:
+    def size_in_bytes(self, problem: RegressionProblem) -> int:
         """The columns, and small matrices."""
         width = min(self.rank, problem.size)
         return self.precision.itemsize * problem.size * width + 4 * 8 * width**2
@@ -374,31 +380,31 @@ class ConjugateGradients:
         integer("max_steps", self.max_steps, at_least=1)
         _check(self.precision, self.tolerance)
 
-    def prepared(self, problem: Problem, report: Listener) -> System:
+    def prepared(self, problem: RegressionProblem, report: Listener) -> System:
         """The system with its preconditioner, the matrix being kept as far as it fits."""
         device, begin = problem.x.device, now(problem.x.device)
         report(Progress("precondition", 0.0))
         near: Invertible = DiagonalOperator(torch.ones_like(problem.y[:, 0]))
-        left = problem.memory
+        memory = problem.memory
         if self.preconditioner is not None:
-            left -= self.preconditioner.size_in_bytes(problem)
-            near = self.preconditioner.operator(problem, _block(problem, left))
+            memory -= self.preconditioner.size_in_bytes(problem)
+            near = self.preconditioner.operator(problem, _block(problem, memory))
         prepared = now(device)
         report(Progress("form", 0.0))
-        block = _block(problem, max(left // 4, _LEAST))
+        block = _block(problem, max(memory // 4, _LEAST))
         rounded = self.precision != torch.float64
-        aside = max(left // 16, _LEAST) if rounded else 0  # for true residuals
-        operator = problem.operator(left - block - aside, self.precision)
+        aside = max(memory // 16, _LEAST) if rounded else 0  # for true residuals
+        operator = problem.operator(memory - block - aside, self.precision)
         operator.keep()
         times = (now(device) - prepared, prepared - begin)
         product = problem.shifted(operator)
-        aside = aside if operator.keeps else (left - block) // 2
+        aside = aside if operator.keeps else (memory - block) // 2
         exact = problem.shifted(operator.exact(aside)) if rounded else None
         if problem.processes.size > 1:
             near = _Shared(near, problem.processes)
         return System(product, exact, near, self.tolerance, self.max_steps, times, block)
 
-    def check_room(self, problem: Problem) -> None:
+    def check_room(self, problem: RegressionProblem) -> None:
         """Refuse a problem that has too little memory."""
         strips = max(_LEAST, 64 * problem.size)  # a few rows at once, or one
         near = self.preconditioner
@@ -432,7 +438,7 @@ class _Shared:
 Method = Literal["auto", "cholesky", "cg"] | Cholesky | ConjugateGradients
 
 
-def chosen_method(method: Method, problem: Problem) -> Cholesky | ConjugateGradients:
+def chosen_method(method: Method, problem: RegressionProblem) -> Cholesky | ConjugateGradients:
     """The method that was asked for; with ``"auto"`` the factorization, if it fits."""
     if isinstance(method, Cholesky | ConjugateGradients):
         return method
@@ -453,6 +459,6 @@ def _check(precision: torch.dtype, tolerance: float) -> None:
     real("tolerance", tolerance, above=0.0)
 
 
-def _block(problem: Problem, memory: int) -> int:
+def _block(problem: RegressionProblem, memory: int) -> int:
     """Bytes for work with new inputs."""
     return min(memory, _BLOCK.get(problem.x.device.type, 2**28))

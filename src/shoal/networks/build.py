@@ -128,7 +128,7 @@ def build(
     )
     dtype = torch.get_default_dtype() if dtype is None else dtype
     dtype = checks.float_dtype("dtype", dtype)
-    place = torch.get_default_device() if device is None else checks.device_of("device", device)
+    place = torch.get_default_device() if device is None else checks.as_device("device", device)
     solving = Solving(
         solver=solver, gradient=gradient, on_failure=on_failure, warm_start=warm_start
     )

@@ -18,7 +18,7 @@ from shoal import activations as known_activations
 from shoal import architectures as known_architectures
 from shoal.activations import Activation
 from shoal.architectures import Architecture
-from shoal.core.checks import as_path, device_of, items, shown
+from shoal.core.checks import as_device, as_path, items, shown
 from shoal.core.files import checksum, plain, write_whole
 from shoal.core.settings import standard_settings
 from shoal.equilibrium import Gradient, Solver
@@ -116,7 +116,7 @@ def load(
     file = as_path("path", path)
     custom = _classes("activations", activations, Activation)
     custom |= _classes("architectures", architectures, Architecture)
-    place = torch.get_default_device() if device is None else device_of("device", device)
+    place = torch.get_default_device() if device is None else as_device("device", device)
     with standard_settings():  # as in build
         metadata, tensors = _read(file)
         try:

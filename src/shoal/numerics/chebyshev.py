@@ -156,11 +156,11 @@ class Chebyshev:
     def __call__(self, x: Tensor) -> Tensor:
         """Values in float64, block by block, of shape ``(..., *x.shape)``."""
         low, high = self.span
-        parts, known = [], self.coefficients.to(x.device)
+        parts, coefficients = [], self.coefficients.to(x.device)
         for some in x.detach().double().reshape(-1).split(max(1, _BLOCK // (self.degree + 1))):
             # exact near both ends, where a series of high degree is most sensitive
             t = ((some - low) - (high - some)).div_(high - low).clamp_(-1.0, 1.0)
-            parts.append(known @ chebyshev_basis(t, self.degree))
+            parts.append(coefficients @ chebyshev_basis(t, self.degree))
         return torch.cat(parts, -1).view((*self.coefficients.shape[:-1], *x.shape))
 
 
@@ -207,8 +207,8 @@ def fit(
         unseen, last = _unseen(profile), 2 * degree > max_degree
         lost = float(profile[degree // 2 + 1 :].mean()) < noise  # the last ones are rounding
         if unseen <= share or lost or last:
-            rest = profile.where(profile > noise, 0.0).flip(0).cumsum(0)
-            kept = max(1, int((rest > share).sum()))
+            tails = profile.where(profile > noise, 0.0).flip(0).cumsum(0)
+            kept = max(1, int((tails > share).sum()))
             series = Chebyshev(span, coefficients[..., :kept].clone())
             dropped = coefficients.clone()
             dropped[..., :kept] = 0.0

@@ -124,12 +124,12 @@ def conjugate_gradients(
 
 def _sweep(reached: Tensor, rtol: float) -> float:
     """The residual at which a sweep of refinement ends: those left gain about as much."""
-    wanted = rtol / 2  # one more look at true residuals costs more than a step
+    target = rtol / 2  # one more look at true residuals costs more than a step
     largest = float(reached.max())
-    if not wanted < largest:  # NaN too
-        return wanted
-    sweeps = math.ceil(math.log(wanted / largest) / math.log(_GAIN))
-    return float(largest * (wanted / largest) ** (1 / sweeps))
+    if not target < largest:  # NaN too
+        return target
+    sweeps = math.ceil(math.log(target / largest) / math.log(_GAIN))
+    return float(largest * (target / largest) ** (1 / sweeps))
 
 
 def unit(b: Tensor) -> Tensor:
@@ -166,13 +166,13 @@ class RowSpaces:
     def add(self, rows: Tensor) -> Tensor:
         """Add the new part of further vectors, and return its length."""
         space = torch.stack(self.basis, 1)  # shape: (n, count, size)
-        known = torch.zeros_like(space[:, :, 0])
+        components = torch.zeros_like(space[:, :, 0])
         for _ in range(2):  # once leaves what rounding left
             part = torch.einsum("nkd,nd->nk", space, rows)
             rows = rows - torch.einsum("nkd,nk->nd", space, part)
-            known = known + part
+            components = components + part
         new, lengths = _normalized(rows)
-        self._columns.append(torch.cat([known, lengths[:, None]], 1))
+        self._columns.append(torch.cat([components, lengths[:, None]], 1))
         self.basis.append(new)
         return lengths
 

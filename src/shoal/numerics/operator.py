@@ -90,13 +90,13 @@ def like_factor(other: Any, result: Tensor) -> Any:
     return shaped.cpu().numpy() if isinstance(other, np.ndarray) else shaped
 
 
-def refuse_gradients(given: Mapping[str, Tensor | None], why: str) -> None:
+def refuse_gradients(arguments: Mapping[str, Tensor | None], why: str) -> None:
     """Refuse tensors, by their names, whose gradients would silently be lost.
 
     Raises:
         ValueError: If one of them requires gradients where these are enabled.
     """
-    for name, tensor in given.items():
+    for name, tensor in arguments.items():
         if tensor is not None and tensor.requires_grad and torch.is_grad_enabled():
             raise ValueError(f"{name} must not require gradients: {why}")
 

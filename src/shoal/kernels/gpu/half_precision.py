@@ -58,17 +58,19 @@ class SplitDirections:
     numbers: Tensor
 
     @classmethod
-    def of(cls, unit: Tensor) -> "SplitDirections":
+    def from_units(cls, unit: Tensor) -> "SplitDirections":
         """Both parts of directions. shape: (n, p)."""
         rows, features = (extent + -extent % 16 for extent in unit.shape)  # for fast products
         numbers = unit.new_zeros(rows, 4, features, dtype=torch.float16)
         parts = zip(unit.split(_CHUNK), numbers[: len(unit)].split(_CHUNK), strict=True)
-        for some, (rest, whole, *others) in ((u, n[..., : u.shape[1]].unbind(1)) for u, n in parts):
-            multiple = _WHOLE * some
+        for block, (remainder, whole, *copies) in (
+            (u, n[..., : u.shape[1]].unbind(1)) for u, n in parts
+        ):
+            multiple = _WHOLE * block
             whole.copy_(multiple.round())
-            rest.copy_(multiple - whole)
-            for other in others:
-                other.copy_(rest)
+            remainder.copy_(multiple - whole)
+            for copy in copies:
+                copy.copy_(remainder)
         return cls(len(unit), numbers)
 
     def __getitem__(self, part: slice) -> "SplitDirections":
@@ -77,10 +79,10 @@ class SplitDirections:
 
     def products(self, other: "SplitDirections") -> Tensor:
         """Cosines of the angles with others, in float32. shape: (n, m)."""
-        left, right = self.numbers[: self.count], other.numbers
+        rows, columns = self.numbers[: self.count], other.numbers
         unit, dtype = _WHOLE**-2, torch.float32
-        cosine = torch.mm(left[:, 1], right[:, 1].T, out_dtype=dtype)
-        sides = left[:, :3].flatten(1), right[:, 1:].flatten(1).T
+        cosine = torch.mm(rows[:, 1], columns[:, 1].T, out_dtype=dtype)
+        sides = rows[:, :3].flatten(1), columns[:, 1:].flatten(1).T
         torch.addmm(cosine, *sides, out_dtype=dtype, beta=unit, alpha=unit, out=cosine)
         return cosine[:, : other.count]
 
@@ -147,19 +149,19 @@ def _halves(unit: Tensor) -> Rounded:
 def _pixels(unit: Tensor) -> Tensor | None:
     """Whole numbers up to 255 in the directions of the rows, in float16; or ``None``."""
     parts = []
-    for some in (unit[:1], *unit[1:].split(_CHUNK)):  # the first tells nearly all
-        ratio = some / some.abs().amax(1, keepdim=True).clamp(min=torch.finfo(some.dtype).tiny)
-        part, left = (
-            torch.zeros_like(some, dtype=torch.float16),
-            torch.arange(len(some), device=some.device),
+    for block in (unit[:1], *unit[1:].split(_CHUNK)):  # the first tells nearly all
+        ratio = block / block.abs().amax(1, keepdim=True).clamp(min=torch.finfo(block.dtype).tiny)
+        part, remaining = (
+            torch.zeros_like(block, dtype=torch.float16),
+            torch.arange(len(block), device=block.device),
         )
         for largest in range(255, 0, -1):
-            numbers = ratio[left] * largest
+            numbers = ratio[remaining] * largest
             rounded = numbers.round()
-            met = (numbers - rounded).abs().amax(1) < 1e-4
-            part[left[met]] = rounded[met].half()
-            left = left[~met]
-            if not len(left):
+            exact = (numbers - rounded).abs().amax(1) < 1e-4
+            part[remaining[exact]] = rounded[exact].half()
+            remaining = remaining[~exact]
+            if not len(remaining):
                 break
         else:
             return None
@@ -191,40 +193,42 @@ class RoundedProducts:
         """The part of the product with columns of one process, in float64."""
         inputs, scale = self._inputs, self.plan.rows.scale[self.kernel].double()[:, None]
         size = len(inputs.rows)
-        given = vectors.new_zeros(size, vectors.shape[1], dtype=torch.float32)
-        given[: len(vectors)] = scale * vectors
-        result = torch.zeros_like(given, dtype=torch.float64)
+        scaled = vectors.new_zeros(size, vectors.shape[1], dtype=torch.float32)
+        scaled[: len(vectors)] = scale * vectors
+        result = torch.zeros_like(scaled, dtype=torch.float64)
         polynomial = self._polynomial
         parts = list(strips((size, size), _BLOCK[0], symmetric=True))
         for (rows, across), owner in zip(parts, assign_strips(parts, num_processes), strict=True):
             if owner == rank:
-                own = inputs[rows], given[rows]
-                result[rows] += _multiply_blocks(polynomial, own, own, diagonal=True)[0]
+                row_block = inputs[rows], scaled[rows]
+                result[rows] += _multiply_blocks(polynomial, row_block, row_block, diagonal=True)[0]
                 for columns in _blocks(rows.stop, across.stop, _BLOCK[1]):
-                    other = inputs[columns], given[columns]
-                    down, along = _multiply_blocks(polynomial, own, other, diagonal=False)
+                    column_block = inputs[columns], scaled[columns]
+                    down, along = _multiply_blocks(
+                        polynomial, row_block, column_block, diagonal=False
+                    )
                     result[rows] += down
                     result[columns] += along
         return scale * result[: len(vectors)]
 
     @cached_property
     def _inputs(self) -> Rounded:
-        return _halves(self.plan.left.unit)
+        return _halves(self.plan.row_inputs.unit)
 
     @cached_property
     def _polynomial(self) -> Polynomial:
-        found = _fitted(self.surface, self.kernel, self._least_cosine())
-        return found._replace(numbers=found.numbers.to(self._inputs.scale))
+        polynomial = _fitted(self.surface, self.kernel, self._least_cosine())
+        return polynomial._replace(numbers=polynomial.numbers.to(self._inputs.scale))
 
     def _least_cosine(self) -> float:
         """A bound of all cosines from below; none is negative if no input has a negative number."""
-        if bool((self.plan.left.points >= 0).all()):
+        if bool((self.plan.row_inputs.points >= 0).all()):
             return -1e-4
         inputs, least = self._inputs, 0.0
         for rows in _blocks(0, len(inputs.rows), _BLOCK[0]):
             for columns in _blocks(rows.start, len(inputs.rows), _BLOCK[1]):
-                found = inputs.rows[rows] @ inputs.columns[columns].T
-                cosine = found.float() * inputs.scale[rows, None] * inputs.scale[columns]
+                products = inputs.rows[rows] @ inputs.columns[columns].T
+                cosine = products.float() * inputs.scale[rows, None] * inputs.scale[columns]
                 least = min(least, float(cosine.min()))
         return max(least - 0.01, -1.0)  # an error of half precision
 
@@ -233,8 +237,10 @@ def rounded_products(plan: "Plan", kernel: int) -> RoundedProducts | None:
     """Products in reduced precision, where the kernel is a function of the angle alone."""
     if not plan.symmetric or plan.wide is None:
         return None
-    known = plan.function.architecture.positively_homogeneous or bool((plan.left.norm > 0).all())
-    return RoundedProducts(plan, plan.wide, kernel) if known else None
+    angular = plan.function.architecture.positively_homogeneous or bool(
+        (plan.row_inputs.norm > 0).all()
+    )
+    return RoundedProducts(plan, plan.wide, kernel) if angular else None
 
 
 def _blocks(start: int, stop: int, step: int) -> Iterator[slice]:
@@ -275,23 +281,26 @@ def _multiply_blocks(
     Returns:
         $Kr$ and $K^T l$; on the diagonal twice the same.
     """
-    (first, left), (second, right) = rows, columns
-    (count, width), size = left.shape, len(right)
+    (first, row_vectors), (second, column_vectors) = rows, columns
+    (count, width), size = row_vectors.shape, len(column_vectors)
     cosine = torch.mm(first.rows, second.columns.T, out_dtype=torch.float32)
     spans = triton.cdiv(size, _TILE * _SPAN)
     downs, alongs = [], []
     for start in range(0, width, _VECTORS):
-        own, other = (_vectors(some[:, start : start + _VECTORS]) for some in (left, right))
-        down = left.new_empty(spans, count, _VECTORS)
-        along = down if diagonal else left.new_empty(count // _TILE, size, _VECTORS)
-        with torch.cuda.device_of(left):
+        row_slice, column_slice = (
+            _vectors(vectors[:, start : start + _VECTORS])
+            for vectors in (row_vectors, column_vectors)
+        )
+        down = row_vectors.new_empty(spans, count, _VECTORS)
+        along = down if diagonal else row_vectors.new_empty(count // _TILE, size, _VECTORS)
+        with torch.cuda.device_of(row_vectors):
             _multiply[(count // _TILE, spans)](
                 cosine,
                 polynomial.numbers,
                 first.scale,
                 second.scale,
-                own,
-                other,
+                row_slice,
+                column_slice,
                 down,
                 along,
                 count,
@@ -309,9 +318,9 @@ def _multiply_blocks(
     return torch.cat(downs, 1)[:, :width], torch.cat(alongs, 1)[:, :width]
 
 
-def _vectors(some: Tensor) -> Tensor:
+def _vectors(vectors: Tensor) -> Tensor:
     """Vectors with zeros, up to as many as are multiplied together."""
-    return torch.nn.functional.pad(some, (0, _VECTORS - some.shape[1])).contiguous()
+    return torch.nn.functional.pad(vectors, (0, _VECTORS - vectors.shape[1])).contiguous()
 
 
 @triton.jit(do_not_specialize=["count", "size", "terms"])

@@ -27,7 +27,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from shoal.kernels.images.fused_passes import MOST_STEPS, Equilibrium
+from shoal.kernels.images.fused_passes import MOST_STEPS, EquilibriumConstants
 
 _TOLERANCE = 3e-6  # the largest residual, relative to the largest number, that ends an iteration
 _STALLED = 4e-6  # that rounding may have left
@@ -39,7 +39,7 @@ def pixel_tiles(
     index: tuple[Tensor, Tensor],
     displacements: Tensor,
     bands: tuple[Tensor, Tensor],
-    network: Equilibrium,
+    network: EquilibriumConstants,
     *,
     share: float,
 ) -> Tensor:
@@ -65,7 +65,7 @@ def pixel_tiles(
     padded = _padded_bands(bands, sizes)
     pairs, steps = len(index[0]), len(displacements)
     out = images.new_empty(3, pairs * steps)
-    readout, entering, given, biases = network.shares
+    readout, entering, injected, biases = network.shares
     # elsewhere there is Triton's interpreter
     with torch.cuda.device(images.device) if images.is_cuda else nullcontext():
         _equilibrium_pair[(pairs * steps,)](
@@ -82,7 +82,7 @@ def pixel_tiles(
             network.bias,
             readout,
             entering * share,
-            given * share,
+            injected * share,
             biases,
             *network.chebyshev(),
             MOST_STEPS,

@@ -17,7 +17,15 @@ from torch import Tensor
 from triton.language.extra import libdevice
 
 from shoal.core.caches import cached
-from shoal.kernels.blocks import Block, Blocks, Directions, EvaluatedBlock, Pair, Some, series_of
+from shoal.kernels.blocks import (
+    Block,
+    Blocks,
+    Directions,
+    EvaluatedBlock,
+    MatrixPair,
+    OptionalMatrices,
+    cheapest_series,
+)
 from shoal.kernels.gpu.half_precision import SplitDirections
 from shoal.kernels.surface import Surface, padded
 
@@ -34,17 +42,19 @@ class Tiles(Blocks):
 
     def directions(self, unit: Tensor) -> Directions:
         """Unit vectors; those of single precision as numbers of half precision. shape: (n, p)."""
-        return SplitDirections.of(unit) if unit.dtype == torch.float32 else unit
+        return SplitDirections.from_units(unit) if unit.dtype == torch.float32 else unit
 
-    def cosines(self, left: Any, right: Any) -> Tensor:
+    def cosines(self, rows: Any, columns: Any) -> Tensor:
         """Cosines of the angles between directions of this back end. shape: (n, m)."""
         return (
-            left.products(right)
-            if isinstance(left, SplitDirections)
-            else super().cosines(left, right)
+            rows.products(columns)
+            if isinstance(rows, SplitDirections)
+            else super().cosines(rows, columns)
         )
 
-    def evaluate(self, block: Block, out: Some, mirrored: Pair | None = None) -> EvaluatedBlock:
+    def evaluate(
+        self, block: Block, out: OptionalMatrices, mirrored: MatrixPair | None = None
+    ) -> EvaluatedBlock:
         """Write both kernels of a block; those of one function of the angle transposed too."""
         both = [torch.empty_like(block.cosine) if matrix is None else matrix for matrix in out]
         surface, cosine = block.surface, block.cosine
@@ -105,7 +115,7 @@ def _values_form(
     The latter are of both kernels in turn, the highest terms first.
     shape: (rank, rank * terms * 2)
     """
-    form = series_of(surface, dtype)
+    form = cheapest_series(surface, dtype)
     groups = (form.lengths + _UNROLLED - 1) // _UNROLLED
     terms = _UNROLLED * max(1, int(groups.max()))
     series = padded(form.core, terms).flip(-1).permute(1, 2, 3, 0).flatten(1).contiguous()
@@ -121,8 +131,8 @@ def _evaluate_series(
     form: _SeriesForm,
     series: Tensor,
     block: Block,
-    out: Pair,
-    mirrored: Pair | None,
+    out: MatrixPair,
+    mirrored: MatrixPair | None,
     beyond: Tensor,
 ) -> None:
     """Write both kernels of a block where norms are but factors.
@@ -270,7 +280,7 @@ def _series_tile(
 
 
 def _evaluate_rows(
-    form: _SeriesForm, series: Tensor, block: Block, out: Pair, beyond: Tensor
+    form: _SeriesForm, series: Tensor, block: Block, out: MatrixPair, beyond: Tensor
 ) -> None:
     """Write both kernels of a block with one series for each row; see :func:`_evaluate_series`.
 

@@ -19,7 +19,7 @@ from shoal.kernels.arguments import (
     checked_images,
     work_space,
 )
-from shoal.kernels.blocks import Some, Strip, backend_for, rows_per_process, strips
+from shoal.kernels.blocks import OptionalMatrices, Strip, backend_for, rows_per_process, strips
 from shoal.kernels.gradient import Pull, Upstream, differentiable
 from shoal.kernels.images.fused_passes import FusedPixels
 from shoal.kernels.images.pixels import Images, PixelPairs, Pixels
@@ -75,10 +75,10 @@ class ImageKernels:
     def plan(self, first: Tensor, second: Tensor | None, memory: int | None = None) -> "ImagePlan":
         """How the matrix of images without gradients is computed."""
         both = first if second is None else torch.cat([first, second])
-        images = Images.of(self.architecture, both)
+        images = Images.for_architecture(self.architecture, both)
         shape = (len(first), len(first) if second is None else len(second))
         function = replace(self, variances=())
-        fused = FusedPixels.of(function, images, math.prod(shape))
+        fused = FusedPixels.choose(function, images, math.prod(shape))
         room = work_space(memory, first.device)
         return ImagePlan(function, images, shape, second is None, room, fused)
 
@@ -92,12 +92,12 @@ class ImageKernels:
             plan = self.plan(first, second, work.memory)
             check_memory(work.memory, plan.least_memory)
             check_size(shape, first)
-            found = Kernels(first.new_empty(plan.shape), first.new_empty(plan.shape))
+            kernels = Kernels(first.new_empty(plan.shape), first.new_empty(plan.shape))
             whole = Strip(*(slice(0, size) for size in plan.shape))
-            plan.fill(whole, found, plan.progress(plan.shape, work))
-            for matrix in found:
+            plan.fill(whole, kernels, plan.progress(plan.shape, work))
+            for matrix in kernels:
                 plan.mirror(matrix, whole)
-            return found, plan.pull
+            return kernels, plan.pull
 
         return differentiable(run, self, first, second)
 
@@ -110,8 +110,8 @@ class ImageKernels:
             plan, shape = self.plan(first, second, work.memory), (len(first),)
             progress = plan.progress(shape, work)
             parts = [plan.values(i, j, progress) for i, j in plan.entries(shape)]
-            found = Kernels(*(k.to(first) for k in _finite(torch.cat(parts, 1), first.dtype)))
-            return found, plan.pull
+            kernels = Kernels(*(k.to(first) for k in _finite(torch.cat(parts, 1), first.dtype)))
+            return kernels, plan.pull
 
         return differentiable(run, self, first, second)
 
@@ -126,7 +126,7 @@ class ImagePlan:
         shape: Rows and columns.
         symmetric: Whether rows and columns are the same images.
         memory: Most bytes for a block of entries.
-        fused: A pass that makes them all at once, where there is one.
+        fused: The fused pass for them, where there is one.
     """
 
     function: ImageKernels
@@ -143,24 +143,24 @@ class ImagePlan:
 
     @property
     def displacements(self) -> Tensor:
-        """The displacements that matter: a readout of all pixels sees equal pixels only."""
+        """The displacements that count: a readout of all pixels needs equal pixels only."""
         pixels = math.prod(self.images.pairs.sides)
         return torch.arange(pixels if self.function.architecture.pooling else 1)
 
     @property
     def least_memory(self) -> int:
-        """Bytes that a pair of images takes at least."""
+        """Bytes for one pair of images."""
         return (
             _FUSED_BYTES if self.fused is not None else _BYTES * math.prod(self.images.pairs.sides)
         )
 
     @property
     def _fields(self) -> int:
-        """How many fields of pairs of pixels fit into the memory."""
+        """The number of fields of pairs of pixels that fit into the memory."""
         return max(1, self.memory // (_BYTES * math.prod(self.images.pairs.sides)))
 
     def entries(self, shape: tuple[int, ...]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Rows and columns of entries that are computed together; of pairs for one axis."""
+        """Rows and columns of the entries of each block; one axis stands for a diagonal."""
         fitting = self._fields
         if self.fused is not None:
             fitting = max(1, min(self.memory // _FUSED_BYTES, self.fused.most))
@@ -179,24 +179,24 @@ class ImagePlan:
                     yield i[above], j[above]
 
     def progress(self, shape: tuple[int, ...], work: Work) -> Progress:
-        """Called with how many pairs of images, times displacements, were done."""
-        rows, done = shape[0], 0
+        """A callback for the number of pairs of images, times displacements, that were computed."""
+        rows, computed = shape[0], 0
         pairs = rows * (rows + 1) // 2 if self.symmetric and len(shape) > 1 else math.prod(shape)
-        wanted = pairs * len(self.displacements)
+        total = pairs * len(self.displacements)
 
-        def progress(made: int) -> None:
-            nonlocal done
-            done += made
+        def progress(added: int) -> None:
+            nonlocal computed
+            computed += added
             if work.on_progress is not None:
-                work.on_progress(min(1.0, done / wanted))
+                work.on_progress(min(1.0, computed / total))
 
         return progress
 
     @cached_property
     def diagonal(self) -> Tensor:
         """Both kernels of the images of the rows with themselves, in float64. shape: (2, n)."""
-        own = replace(self, symmetric=True)  # whatever the columns are
-        return torch.cat([own.values(i, i) for i, _ in self.entries(self.shape[:1])], 1)
+        square_plan = replace(self, symmetric=True)  # whatever the columns are
+        return torch.cat([square_plan.values(i, i) for i, _ in self.entries(self.shape[:1])], 1)
 
     def strips(self, limit: int | None, num_processes: int = 1) -> Iterator[Strip]:
         """Parts of the matrix whose entries, of both kernels, fit into a limit of memory.
@@ -208,7 +208,7 @@ class ImagePlan:
         step = min(step, rows_per_process(rows, num_processes, symmetric=self.symmetric))
         return strips(self.shape, step, symmetric=self.symmetric)
 
-    def fill(self, strip: Strip, out: Some, progress: Progress | None = None) -> None:
+    def fill(self, strip: Strip, out: OptionalMatrices, progress: Progress | None = None) -> None:
         """Write both kernels of a strip; entries below a diagonal are not to be used."""
         for i, j in self.entries(strip.shape):
             values = self.values(i + strip.rows.start, j + strip.columns.start, progress)
@@ -227,18 +227,18 @@ class ImagePlan:
         Args:
             rows: Their rows, on the device of the images.
             columns: Their columns.
-            progress: Called with how many pairs of images, times displacements, were done.
+            progress: Called with the number of computed pairs of images, times displacements.
         """
         shift = 0 if self.symmetric else self.shape[0]
         index = (rows, columns + shift)
         if self.fused is None:
             return self.read * self._sums(index, self.displacements, progress)
         total = self.fused.sums(index, self.displacements)
-        own = index[0] == index[1]
-        if not self.fused.exact and bool(own.any()):  # angles of pixels with themselves are lost
-            few = index[0][own]
-            total[:, own] += self.fused.own[:, few] - self.fused.sums(
-                (few, few), self.displacements[:1]
+        same = index[0] == index[1]
+        if not self.fused.exact and bool(same.any()):  # angles of pixels with themselves are lost
+            numbers = index[0][same]
+            total[:, same] += self.fused.diagonal_sums[:, numbers] - self.fused.sums(
+                (numbers, numbers), self.displacements[:1]
             )
         if progress is not None:
             progress(len(rows) * len(self.displacements))
@@ -252,7 +252,7 @@ class ImagePlan:
         for i, j in zip(*(numbers.split(self._fields) for numbers in index), strict=True):
             total = torch.zeros(2, len(i), dtype=torch.float64, device=points.device)
             for some in displacements.split(max(1, self._fields // len(i))):
-                pairs = PixelPairs.of(self.function.architecture, points, some)
+                pairs = PixelPairs.for_displacements(self.function.architecture, points, some)
                 pixels = Pixels(self.images, (i, j), pairs)
                 fields = network_kernels(self.function.layers, pixels, self.function.trainable)
                 total = total + torch.stack([field.flatten(1).sum(1) for field in fields[:2]])
@@ -269,7 +269,7 @@ class ImagePlan:
         return 1 / (math.prod(self.images.pairs.sides) * len(self.displacements))
 
     def rounded(self, kernel: int) -> None:  # noqa: ARG002
-        """No products in half precision."""
+        """``None``: images have no products in half precision."""
         return
 
     def pull(self, upstream: Upstream, names: Sequence[str]) -> tuple[list[Tensor], list[float]]:
@@ -292,8 +292,10 @@ class ImagePlan:
         total = [torch.zeros_like(t, dtype=torch.float64) for t in (self.like, *leaves.values())]
         (shape,) = {tuple(g.shape) for g in upstream if g is not None}
         for i, j in small.entries(shape):
-            seen = [_entries(g, i, j, symmetric=self.symmetric) for g in upstream]
-            gradient = torch.stack([i.new_zeros(len(i)).double() if g is None else g for g in seen])
+            parts = [_entries(g, i, j, symmetric=self.symmetric) for g in upstream]
+            gradient = torch.stack(
+                [i.new_zeros(len(i)).double() if g is None else g for g in parts]
+            )
             for whole, part in zip(total, small._pulled(i, j, gradient, leaves), strict=True):
                 whole += part
         points, *variances = total
@@ -308,29 +310,29 @@ class ImagePlan:
         used, places = torch.cat([i, j + shift]).unique(return_inverse=True)
         block = self.like[used].double().requires_grad_()
         with torch.enable_grad():
-            images = Images.of(self.function.architecture, block, differentiable=True)
+            images = Images.for_architecture(self.function.architecture, block, differentiable=True)
             part = replace(self, images=images, symmetric=True, shape=(len(used), len(used)))
             values = part.values(places[: len(i)], places[len(i) :])
-            found = torch.autograd.grad(
+            gradients = torch.autograd.grad(
                 (values * upstream).sum(), [block, *leaves.values()], materialize_grads=True
             )
         whole = torch.zeros_like(self.like, dtype=torch.float64)
-        whole[used] = found[0]
-        return [whole, *found[1:]]
+        whole[used] = gradients[0]
+        return [whole, *gradients[1:]]
 
 
 def _entries(gradient: Tensor | None, i: Tensor, j: Tensor, *, symmetric: bool) -> Tensor | None:
-    """The gradients of some entries and of those that mirror them, in float64."""
+    """The gradients of some entries and their mirror images, added up in float64."""
     if gradient is None:
         return None
     if gradient.dim() == 1:
         return gradient[i].double()
-    found = gradient[i, j].double()
-    return torch.where(i == j, found, found + gradient[j, i].double()) if symmetric else found
+    values = gradient[i, j].double()
+    return torch.where(i == j, values, values + gradient[j, i].double()) if symmetric else values
 
 
 def _finite(values: Tensor, dtype: torch.dtype) -> Tensor:
-    """Values, if a dtype has them."""
+    """The values, if they are finite in a dtype."""
     if not bool(values.to(dtype).isfinite().all()):
         raise AccuracyError(f"the kernel of these images overflows {dtype}: scale them down")
     return values

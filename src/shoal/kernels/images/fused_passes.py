@@ -14,17 +14,17 @@ from shoal.architectures import Layers
 from shoal.architectures.layers import Weights, squared_gain
 from shoal.core.exceptions import ConvergenceError
 from shoal.kernels.images.pixels import Images, PixelPairs
-from shoal.kernels.recursions import Loop, network_kernels
+from shoal.kernels.recursions import CellLoop, network_kernels
 
 if TYPE_CHECKING:
     from shoal.kernels.images.function import ImageKernels
 
 MOST_STEPS = 1000  # of an iteration in a fused pass
 _MANY = 2**18  # pairs of pixels for which loading compiled loops pays
-_IMAGES = 2**12  # whose pixels with themselves are computed at once
+_IMAGES = 2**12  # images whose variances are computed at once
 
 
-class Equilibrium(NamedTuple):
+class EquilibriumConstants(NamedTuple):
     r"""The numbers that define an equilibrium of one layer.
 
     Attributes:
@@ -42,7 +42,7 @@ class Equilibrium(NamedTuple):
     shares: tuple[float, float, float, float]
 
     def chebyshev(self) -> tuple[float, float]:
-        """The factor of residuals, and the squared spread, of Chebyshev's semi-iteration."""
+        """The relaxation and the squared spread of Chebyshev's semi-iteration."""
         lowest = -1 / 3  # a lower bound of eigenvalues of averages over patches, over the largest
         middle, half = self.gain * (1 + lowest) / 2, self.gain * (1 - lowest) / 2
         return 1 / (1 - middle), (half / (1 - middle)) ** 2
@@ -71,10 +71,10 @@ class FusedPixels:
     """Whether images with themselves are computed in float64, too."""
 
     @staticmethod
-    def of(
+    def choose(
         function: "ImageKernels", images: Images, entries: int, *, side: int = 64
     ) -> "FusedPixels | None":
-        """The pass for a matrix of so many entries, or ``None`` where there is none.
+        """The pass for a matrix with some number of entries, or ``None`` where there is none.
 
         A GPU's registers hold up to ``side`` pixels along an axis.
         """
@@ -96,7 +96,7 @@ class FusedPixels:
 
     @staticmethod
     def fits(layers: Layers, images: Images) -> bool:
-        """Whether passes know the network: ReLU layers without residuals, in a loop at most one."""
+        """Whether passes cover the network: ReLU layers without residuals, one in a loop."""
         pairs, readout = images.pairs, layers.readout
         plain = all(
             cell.activation == ReLU()
@@ -126,12 +126,12 @@ class FusedPixels:
         return torch.cat([self._block((i, j), steps) for i, j in blocks], 1)
 
     def _block(self, index: tuple[Tensor, Tensor], steps: Tensor) -> Tensor:
-        """Both kernels of as many pairs as one launch takes."""
+        """Sums of both kernels for the pairs of one launch."""
         tiles = _passes("gpu.pixels")
         assert tiles is not None
         variances = self._variances.float()
         try:
-            found: Tensor = tiles.pixel_tiles(
+            sums: Tensor = tiles.pixel_tiles(
                 self.points,
                 variances,
                 index,
@@ -142,10 +142,10 @@ class FusedPixels:
             )
         except ArithmeticError as error:
             raise ConvergenceError(f"{error}: give the images in float64") from error
-        return found
+        return sums
 
     @cached_property
-    def own(self) -> Tensor:
+    def diagonal_sums(self) -> Tensor:
         """Sums of both kernels over pixels with themselves, in float64. shape: (2, images)."""
         parts = []
         for points in self.images.points.split(_IMAGES):
@@ -159,10 +159,10 @@ class FusedPixels:
         """Variances of the pre-activations at equilibrium, computed in float64."""
         images, injection, (cell,) = self.images, self.layers.injection, self.layers.cells
         assert injection is not None
-        given = images.patches(images.start(gated=False)[0])
-        injected = images.combine([(injection.variance, given)], cell.bias_variance)
-        found = images.fixed_point(Loop(self.layers.cells), injected).values
-        return found.view(len(found), *self.points.shape[2:])
+        patches = images.patches(images.start(gated=False)[0])
+        injected = images.combine([(injection.variance, patches)], cell.bias_variance)
+        variances = images.fixed_point(CellLoop(self.layers.cells), injected).values
+        return variances.view(len(variances), *self.points.shape[2:])
 
     @cached_property
     def _bands(self) -> tuple[Tensor, Tensor]:
@@ -175,20 +175,20 @@ class FusedPixels:
             return one, across
         return _bands(pairs, height), across
 
-    def _network(self) -> Equilibrium:
+    def _network(self) -> EquilibriumConstants:
         injection, (cell,), trained = self.layers.injection, self.layers.cells, self.trainable
         assert injection is not None
         bias = cell.bias
-        readout, entering, given, biases = (
+        readout, entering, injected, biases = (
             _share(w, trained) for w in (self.layers.readout, cell.weights, injection, bias)
         )
         gain = squared_gain(self.layers.cells) / 2 * self.images.pairs.gain
-        return Equilibrium(
+        return EquilibriumConstants(
             float(cell.weights.variance),
             float(injection.variance),
             float(cell.bias_variance),
             gain,
-            (readout, entering, given, biases),
+            (readout, entering, injected, biases),
         )
 
 
@@ -196,14 +196,14 @@ class FusedChain(FusedPixels):
     """The fused pass of explicit networks of ReLU layers without residuals."""
 
     def _block(self, index: tuple[Tensor, Tensor], steps: Tensor) -> Tensor:
-        """Sums of both kernels for as many pairs as one launch takes."""
+        """Sums of both kernels for the pairs of one launch."""
         passes = _passes("gpu.pixels")
         assert passes is not None
         readout = _share(self.layers.readout, self.trainable)
-        found: Tensor = passes.pixel_chains(
+        sums: Tensor = passes.pixel_chains(
             self.points, self._variances, index, steps, self._bands, self._table, readout=readout
         )
-        return found
+        return sums
 
     @cached_property
     def _variances(self) -> Tensor:
@@ -211,20 +211,20 @@ class FusedChain(FusedPixels):
         parts = []
         for points in self.images.points.split(_IMAGES):
             images = Images(points, self.images.pairs)
-            state, seen = images.start(gated=False)[0], []
+            state, variances = images.start(gated=False)[0], []
             for cell in self.layers.cells:
                 entering = [(cell.weights.variance, images.patches(state))]
                 inner = images.combine(entering, cell.bias_variance)
-                pushed = images.push(cell.activation, inner, mean=False)
+                pushed = images.apply_activation(cell.activation, inner, mean=False)
                 state = images.combine([(cell.gain**2, pushed.state)])
-                seen.append(inner.values.float())
-            parts.append(torch.stack(seen, 1))
-        found = torch.cat(parts)
-        return found.view(*found.shape[:2], *self.points.shape[2:])
+                variances.append(inner.values.float())
+            parts.append(torch.stack(variances, 1))
+        stacked = torch.cat(parts)
+        return stacked.view(*stacked.shape[:2], *self.points.shape[2:])
 
     @cached_property
     def _table(self) -> Tensor:
-        """For each layer, what multiplies what. shape: (layers, 5)."""
+        """The factors of each layer, as in ``pixel_chains``. shape: (layers, 5)."""
         share, rows = self.images.pairs.share, []
         for cell in self.layers.cells:
             weights, trained = cell.weights, _share(cell.weights, self.trainable)
@@ -247,7 +247,7 @@ class LoopedPixels(FusedPixels):
         assert len(displacements) == 1
         reach = pairs.patch_size // 2
         try:
-            found: Tensor = loops.pixel_loops(
+            sums: Tensor = loops.pixel_loops(
                 self.points,
                 self._variances,
                 index,
@@ -257,11 +257,10 @@ class LoopedPixels(FusedPixels):
             )
         except ArithmeticError as error:
             raise ConvergenceError(str(error)) from error
-        return found
+        return sums
 
 
 def _share(weights: Weights | None, trainable: frozenset[str]) -> float:
-    """How much some weights count in the NTK."""
     return float(weights.share) if weights is not None and weights.group in trainable else 0.0
 
 
@@ -269,15 +268,15 @@ def _bands(pairs: PixelPairs, side: int) -> Tensor:
     """For each displacement, the matrix of sums along an axis. shape: (side, side, side)."""
     reach, place = pairs.patch_size // 2, torch.arange(side)
     if pairs.padding == "circular":
-        apart = torch.arange(-reach, reach + 1)
-        near = torch.zeros(side, side)
-        for k in apart.tolist():
-            near[place, (place + k) % side] += 1
-        bands = near.expand(side, side, side)
+        steps = torch.arange(-reach, reach + 1)
+        neighbors = torch.zeros(side, side)
+        for k in steps.tolist():
+            neighbors[place, (place + k) % side] += 1
+        bands = neighbors.expand(side, side, side)
     else:
-        near = (place[:, None] - place).abs() <= reach
+        neighbors = (place[:, None] - place).abs() <= reach
         wrapped = place[None, :] + place[:, None] >= side  # partners beyond the border
-        bands = near & (wrapped[:, :, None] == wrapped[:, None, :])
+        bands = neighbors & (wrapped[:, :, None] == wrapped[:, None, :])
     return bands.contiguous().to(pairs.displacements.device, torch.float32)
 
 

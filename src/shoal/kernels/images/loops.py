@@ -22,14 +22,14 @@ from numpy.polynomial import Chebyshev, Polynomial
 from numpy.typing import NDArray
 from torch import Tensor
 
-from shoal.kernels.images.fused_passes import MOST_STEPS, Equilibrium
+from shoal.kernels.images.fused_passes import MOST_STEPS, EquilibriumConstants
 
 Array = NDArray[Any]
-Loop = Callable[..., None]
+CompiledLoop = Callable[..., None]
 Patch = tuple[int, int, int, int, int]
 """The reach of a patch down and across, the sides of images, and whether they are circular."""
 Work = tuple[Array, Array, Array, Array, Array, Array]
-"""Where an iteration keeps its fields: iterate, move, field to average, sums, means, maxima."""
+"""Work space of an iteration: iterate, move, field to average, sums, means, maxima."""
 
 _TOLERANCE = 1e-13  # of the error of a field, relative to its largest number
 _STALLED = 2e-14  # relative residual up to which rounding may have stopped the progress
@@ -40,7 +40,7 @@ def pixel_loops(
     images: Tensor,
     variances: Tensor,
     index: tuple[Tensor, Tensor],
-    network: Equilibrium,
+    network: EquilibriumConstants,
     *,
     reach: tuple[int, int],
     circular: bool,
@@ -61,7 +61,7 @@ def pixel_loops(
     Raises:
         ArithmeticError: If an iteration did not end.
     """
-    points, own = (t.double().contiguous().numpy() for t in (images, variances))
+    points, squares = (t.double().contiguous().numpy() for t in (images, variances))
     first, second = (numbers.contiguous().numpy() for numbers in index)
     out = np.empty((3, len(first)))
     patch = (*reach, *points.shape[2:], int(circular))
@@ -70,46 +70,48 @@ def pixel_loops(
     rule = np.array([*network.chebyshev(), tolerance, _STALLED])
     loop = _compiled_pairs()
 
-    def some(start: int, stop: int) -> None:
+    def run_part(start: int, stop: int) -> None:
         part = slice(start, stop)
-        loop(points, own, first[part], second[part], patch, equilibrium, rule, out[:, part])
+        loop(points, squares, first[part], second[part], patch, equilibrium, rule, out[:, part])
 
-    _in_threads(some, len(first))
+    _in_threads(run_part, len(first))
     if not bool((out[2] <= max(tolerance, _STALLED)).all()):
         raise ArithmeticError("the equilibrium of a pair of images was not reached")
     return torch.from_numpy(out[:2])
 
 
 def _in_threads(work: Callable[[int, int], None], count: int) -> None:
-    """Do work on so many pairs, some of them in each of torch's threads."""
+    """Share work on ``count`` pairs among torch's threads."""
     threads = max(1, min(torch.get_num_threads(), count // 8))  # at least eight pairs each
     ends = [count * k // threads for k in range(threads + 1)]
     if threads == 1:
         work(0, count)
         return
     with ThreadPoolExecutor(threads) as pool:
-        for done in [pool.submit(work, *pair) for pair in pairwise(ends)]:
-            done.result()
+        for future in [pool.submit(work, *pair) for pair in pairwise(ends)]:
+            future.result()
 
 
 @lru_cache(maxsize=1)
-def _compiled_pairs() -> Loop:
+def _compiled_pairs() -> CompiledLoop:
     numbers, scalars, patch = int64[::1], float64[::1], UniTuple(int64, 5)  # type: ignore[no-untyped-call]
     images, fields = float64[:, :, :, ::1], float64[:, :, ::1]
     signature = void(images, fields, numbers, numbers, patch, scalars, scalars, float64[:, :])
     return _compiled(signature, _pairs)
 
 
-def _compiled(signature: Any, function: Loop) -> Loop:
-    """Compile, with the result kept on disk, or in memory where no folder can be written to."""
+def _compiled(signature: Any, function: CompiledLoop) -> CompiledLoop:
+    """Compile, with the result cached on disk, or in memory where no folder is writable."""
     for cache in (True, False):
         try:
-            found: Loop = numba.njit(signature, nogil=True, fastmath=_MATH, cache=cache)(function)
+            loop: CompiledLoop = numba.njit(signature, nogil=True, fastmath=_MATH, cache=cache)(
+                function
+            )
         except RuntimeError:
             if not cache:
                 raise
         else:
-            return found
+            return loop
     raise AssertionError
 
 
@@ -152,7 +154,7 @@ def _cosine(covariance: float, root: float) -> float:
 # Loops are written out: Numba takes seconds to compile an expression of whole arrays.
 @numba.njit(fastmath=_MATH)
 def _copy(source: Array, out: Array, down: int, across: int) -> None:
-    """Copy a field into another one, so many pixels down and across."""
+    """Copy a field into another one, shifted down and across."""
     for p in range(source.shape[0]):
         for q in range(source.shape[1]):
             out[down + p, across + q] = source[p, q]
@@ -204,7 +206,7 @@ def _means(field: Array, rows: Array, out: Array, patch: Patch) -> None:
 
 @numba.njit(fastmath=_MATH)
 def _add_shifted(field: Array, out: Array, reach: int, step: int, share: float) -> None:
-    """Write a share of the sum of numbers up to so many steps away, where all of them are there."""
+    """Write a share of the sum of numbers up to ``reach`` steps away, away from the ends."""
     first, last = reach * step, len(field) - reach * step
     total, here = out[first:last], field[first:last]
     for i in range(len(total)):
@@ -239,8 +241,8 @@ def _duals(covariance: Array, root: Array, out: Array) -> None:
     for p in range(root.shape[0]):
         for q in range(root.shape[1]):
             c = _cosine(covariance[p, q], root[p, q])
-            rest = math.pi - _arc_cosine(c)
-            value = math.sqrt(1.0 - c * c) + rest * c
+            opposite = math.pi - _arc_cosine(c)
+            value = math.sqrt(1.0 - c * c) + opposite * c
             out[p, q] = root[p, q] * value * (0.5 / math.pi)
 
 
@@ -248,11 +250,11 @@ def _duals(covariance: Array, root: Array, out: Array) -> None:
 def _covariances(
     work: Work, entering: Array, root: Array, patch: Patch, recurrent: float, rule: Array
 ) -> float:
-    """Iterate from what enters; the last residual, relative to the largest variance, is returned.
+    """Iterate from ``entering``; return the last residual, relative to the largest variance.
 
     At the end ``work`` has covariances, the last move, duals, sums, and means of duals.
     """
-    now, move, value, sums, seen = work[:5]
+    now, move, value, sums, means = work[:5]
     lanes = work[5][0]
     relaxation, spread, tolerance, stalled = rule[0], rule[1], rule[2], rule[3]
     scale = max(root.max(), 1e-300)
@@ -260,12 +262,12 @@ def _covariances(
     while change > tolerance and count < MOST_STEPS and (change < last or change > stalled):
         last = change
         _duals(now, root, value)
-        _means(value, sums, seen, patch)
+        _means(value, sums, means, patch)
         weight = _weight(count, weight, spread)
         for p in range(root.shape[0]):
             for q in range(root.shape[1]):
                 bound = root[p, q]
-                step = recurrent * seen[p, q] + entering[p, q] - now[p, q]
+                step = recurrent * means[p, q] + entering[p, q] - now[p, q]
                 new = now[p, q] + weight * relaxation * step + (weight - 1.0) * move[p, q]
                 new = new if new < bound else bound
                 new = new if new > -bound else -bound
@@ -282,22 +284,22 @@ def _covariances(
 
 
 @numba.njit(fastmath=_MATH)
-def _tangents(work: Work, own: Array, ratio: Array, patch: Patch, rule: Array) -> float:
-    """Solve $T = F + r P(T)$, from $T = F$; the last residual, relative to $T$, is returned."""
-    now, move, value, sums, seen = work[:5]
+def _tangents(work: Work, source: Array, ratio: Array, patch: Patch, rule: Array) -> float:
+    """Solve $T = F + r P(T)$, from $T = F$; return the last residual, relative to $T$."""
+    now, move, value, sums, means = work[:5]
     lanes, sizes = work[5][0], work[5][1]
     relaxation, spread, tolerance, stalled = rule[0], rule[1], rule[2], rule[3]
-    _copy(own, now, 0, 0)
+    _copy(source, now, 0, 0)
     _clear(move)
     weight, change, last, count = 1.0, 1.0, 2.0, 0
     while change > tolerance and count < MOST_STEPS and (change < last or change > stalled):
         last = change
         _copy(now, value, 0, 0)
-        _means(value, sums, seen, patch)
+        _means(value, sums, means, patch)
         weight = _weight(count, weight, spread)
-        for p in range(own.shape[0]):
-            for q in range(own.shape[1]):
-                step = own[p, q] + ratio[p, q] * seen[p, q] - now[p, q]
+        for p in range(source.shape[0]):
+            for q in range(source.shape[1]):
+                step = source[p, q] + ratio[p, q] * means[p, q] - now[p, q]
                 move[p, q] = weight * relaxation * step + (weight - 1.0) * move[p, q]
                 now[p, q] += move[p, q]
                 size, most = abs(step), abs(now[p, q])
@@ -324,7 +326,7 @@ def _products(first: Array, second: Array, patch: Patch, out: Array) -> bool:
 
 @numba.njit(fastmath=_MATH)
 def _roots(a: Array, b: Array, patch: Patch, out: Array) -> None:
-    """Roots of products of variances; they stay zero at the border, as all that they bound."""
+    """Roots of products of variances, bounds of covariances; zero at the border."""
     for p in range(a.shape[0]):
         for q in range(a.shape[1]):
             out[patch[0] + p, patch[1] + q] = math.sqrt(a[p, q]) * math.sqrt(b[p, q])
@@ -346,36 +348,36 @@ def _pairs(
     columns = (width + 2 * across + 7) // 8 * 8  # lanes of a processor
     shape = (height + 2 * down, columns)
     now, move, value, sums = np.zeros(shape), np.zeros(shape), np.zeros(shape), np.zeros(shape)
-    seen, given, entering = np.zeros(shape), np.zeros(shape), np.zeros(shape)
-    root, own, ratio = np.zeros(shape), np.zeros(shape), np.zeros(shape)
-    work = (now, move, value, sums, seen, np.zeros((2, columns)))
+    means, input_means, entering = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+    root, source, ratio = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+    work = (now, move, value, sums, means, np.zeros((2, columns)))
     for pair in range(len(first)):
         i, j = first[pair], second[pair]
         same = _products(images[i], images[j], patch, value)
-        _means(value, sums, given, patch)
+        _means(value, sums, input_means, patch)
         worst = 0.0
         if same:  # rounding would lose the angle: covariances are the variances
             _copy(variances[i], root, down, across)
             _copy(root, now, 0, 0)
             _duals(now, root, value)
-            _means(value, sums, seen, patch)
+            _means(value, sums, means, patch)
         else:
             _roots(variances[i], variances[j], patch, root)
             for p in range(shape[0]):
                 for q in range(columns):
-                    entering[p, q] = injected * given[p, q] + bias
+                    entering[p, q] = injected * input_means[p, q] + bias
                     now[p, q] = min(max(entering[p, q], -root[p, q]), root[p, q])
             _clear(move)
             worst = _covariances(work, entering, root, patch, recurrent, rule)
         ck = _total(value, down, across, height, width)
         for p in range(shape[0]):
             for q in range(columns):
-                rest = math.pi - _arc_cosine(_cosine(now[p, q], root[p, q]))
-                slope = rest * (0.5 / math.pi) if root[p, q] > 0 else 0.0
-                own[p, q] = slope * (
-                    network[4] * seen[p, q] + network[5] * given[p, q] + network[6]
+                opposite = math.pi - _arc_cosine(_cosine(now[p, q], root[p, q]))
+                slope = opposite * (0.5 / math.pi) if root[p, q] > 0 else 0.0
+                source[p, q] = slope * (
+                    network[4] * means[p, q] + network[5] * input_means[p, q] + network[6]
                 )
                 ratio[p, q] = recurrent * slope
-        out[2, pair] = max(worst, _tangents(work, own, ratio, patch, rule))
+        out[2, pair] = max(worst, _tangents(work, source, ratio, patch, rule))
         out[0, pair] = ck
         out[1, pair] = network[3] * ck + _total(now, 0, 0, *shape)

@@ -31,9 +31,16 @@ from shoal.core.exceptions import AccuracyError, ConvergenceError
 from shoal.gaussian import dual, dual_derivative
 from shoal.gaussian.domain import within_bound
 from shoal.gaussian.moments import slope_square
-from shoal.kernels.fixed_points import Equation, field_turns, solve_field
-from shoal.kernels.pairs import SMALLEST, Own, Pair, PairCalculus, Variances, squares_at
-from shoal.kernels.recursions import Loop, Pushed, Scalar
+from shoal.kernels.fixed_points import Equation, solve_field, solve_linear_field
+from shoal.kernels.pairs import (
+    SMALLEST,
+    PairCalculus,
+    PairState,
+    SingleInputs,
+    Variances,
+    mean_squares,
+)
+from shoal.kernels.recursions import ActivationOutput, CellLoop, Scalar
 
 T = TypeVar("T")
 
@@ -60,7 +67,7 @@ class PixelPairs:
     share: float = 1.0
 
     @classmethod
-    def of(
+    def for_displacements(
         cls, architecture: ImageArchitecture, points: Tensor, displacements: Tensor
     ) -> "PixelPairs":
         """The pairs of some displacements in images, with the patches of an architecture."""
@@ -76,7 +83,7 @@ class PixelPairs:
             number = number * side + self._along(axis, self._places(axis)[1])
         return number
 
-    def of_partner(self, images: Tensor) -> Tensor:
+    def at_partners(self, images: Tensor) -> Tensor:
         """The values of images at the partners.
 
         Args:
@@ -99,7 +106,7 @@ class PixelPairs:
         """
         products = torch.zeros((), dtype=torch.float64, device=first.device)
         for mine, theirs in zip(first.unbind(1), second.unbind(1), strict=True):
-            products = products + mine.double()[:, None] * self.of_partner(theirs.double())
+            products = products + mine.double()[:, None] * self.at_partners(theirs.double())
         return products
 
     def patch_sum(self, values: Tensor) -> Tensor:
@@ -108,12 +115,12 @@ class PixelPairs:
         Args:
             values: Values of the pairs. shape: (pairs, displacements, *sides)
         """
-        for axis, inside in enumerate(self._inside):
+        for axis, inside in enumerate(self._pairs_inside):
             # in one order for all displacements: equal values stay equal to the last bit
             shifted = self._shifted(values, axis, inside)
             total = next(shifted).clone()
-            for one in shifted:
-                total += one
+            for neighbors in shifted:
+                total += neighbors
             values = total
         return values if self.share == 1 else self.share * values
 
@@ -122,7 +129,7 @@ class PixelPairs:
         reach, side = self.patch_size // 2, self.sides[axis]
         if self.padding == "circular":
             yield from (torch.roll(values, -k, 2 + axis) for k in inside)
-        elif self._apart:
+        elif self._any_displaced:
             yield from (torch.roll(values, -k, 2 + axis) * within for k, within in inside.items())
         else:  # pixels and themselves leave the images together
             around = [0, 0] * len(self.sides)
@@ -131,7 +138,7 @@ class PixelPairs:
             yield from (padded.narrow(2 + axis, k + reach, side) for k in inside)
 
     @cached_property
-    def _apart(self) -> bool:
+    def _any_displaced(self) -> bool:
         """Whether some pixels are not their own partners."""
         return bool(self.displacements.any())
 
@@ -141,8 +148,8 @@ class PixelPairs:
         return patch_gain(self.sides, self.patch_size, self.padding, self.share)
 
     @cached_property
-    def _inside(self) -> list[dict[int, Tensor]]:
-        """For each axis and step within a patch, which pairs both stay inside the images."""
+    def _pairs_inside(self) -> list[dict[int, Tensor]]:
+        """For each axis and step within a patch, the pairs whose pixels both stay inside."""
         reach, inside = self.patch_size // 2, []
         for axis, side in enumerate(self.sides):
             places, steps = self._places(axis), {}
@@ -173,7 +180,7 @@ class PixelPairs:
 class Images:
     """The calculus of single images: of each pixel with itself. shapes: (n, *sides).
 
-    Each step is taken once, however often it is asked for: all blocks of pairs share the images.
+    Each step is computed once and cached: all blocks of pairs share the images.
 
     Attributes:
         points: The images. shape: (n, channels, *sides)
@@ -187,20 +194,22 @@ class Images:
     _steps: dict[tuple[Any, ...], Any] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of(
+    def for_architecture(
         cls, architecture: ImageArchitecture, points: Tensor, *, differentiable: bool = False
     ) -> "Images":
         """Images, with the patches of an architecture."""
         nowhere = torch.zeros(1, dtype=torch.int64)
-        return cls(points, PixelPairs.of(architecture, points, nowhere), differentiable)
+        return cls(
+            points, PixelPairs.for_displacements(architecture, points, nowhere), differentiable
+        )
 
     @cached_property
     def _start(self) -> Variances:
         return Variances(self.pairs.products(self.points, self.points)[:, 0])
 
     @cached_property
-    def _own(self) -> Own:
-        return Own(self._start.values, differentiable=self.differentiable)
+    def _calculus(self) -> SingleInputs:
+        return SingleInputs(self._start.values, differentiable=self.differentiable)
 
     def start(self, *, gated: bool) -> tuple[Variances, float]:  # noqa: ARG002
         """The images."""
@@ -222,31 +231,39 @@ class Images:
     def combine(self, terms: list[tuple[Scalar, Variances]], constant: Scalar = 0.0) -> Variances:
         """The weighted sum."""
         key = ("combine", constant, *((factor, id(state)) for factor, state in terms))
-        return self._once(key, lambda: self._own.combine(terms, constant))
+        return self._once(key, lambda: self._calculus.combine(terms, constant))
 
     def residual(self, below: Variances, pushed: Variances, skip: float, gain: float) -> Variances:
         """The sum of features and of a layer's output."""
         key = ("residual", id(below), id(pushed), skip, gain)
-        return self._once(key, lambda: self._own.residual(below, pushed, skip, gain))
+        return self._once(key, lambda: self._calculus.residual(below, pushed, skip, gain))
 
-    def push(self, phi: Activation, state: Variances, *, mean: bool) -> Pushed[Variances]:  # noqa: ARG002
+    def apply_activation(
+        self,
+        phi: Activation,
+        state: Variances,
+        *,
+        mean: bool,  # noqa: ARG002
+    ) -> ActivationOutput[Variances]:
         """Mean squares of an activation and of its derivative, and means."""
-        return self._once(("push", phi, id(state)), lambda: self._own.push(phi, state, mean=True))
+        return self._once(
+            ("push", phi, id(state)), lambda: self._calculus.apply_activation(phi, state, mean=True)
+        )
 
-    def fixed_point(self, loop: Loop, injected: Variances) -> Variances:
+    def fixed_point(self, loop: CellLoop, injected: Variances) -> Variances:
         """The variances at equilibrium; the loop has one cell."""
         (cell,) = loop.cells
         factor = cell.weights.variance * cell.gain**2
 
         def equation(guess: Tensor) -> tuple[Tensor, Tensor]:
-            square, growth = squares_at(cell.activation, guess)
+            square, growth = mean_squares(cell.activation, guess)
             return self._summed(factor * square) + injected.values, factor * growth
 
         def solved() -> Variances:
             unique = self._is_unique(loop, equation)
             if not unique and cell.activation.positively_homogeneous:
                 _check_empty(injected.values)
-            found = solve_field(
+            solution = solve_field(
                 equation,
                 injected.values,
                 self.largest(injected),
@@ -254,20 +271,20 @@ class Images:
                 unique=unique,
                 differentiable=self.differentiable,
             )
-            return Variances(found)
+            return Variances(solution)
 
         return self._once(("fixed point", loop, id(injected)), solved)
 
-    def _is_unique(self, loop: Loop, equation: Equation) -> bool:
-        """Whether the equation surely has one solution; for a linear one, its slope decides."""
+    def _is_unique(self, loop: CellLoop, equation: Equation) -> bool:
+        """Whether the equation certainly has one solution; the slope decides for a linear one."""
         gain = squared_gain(loop.cells)
         if loop.cells[0].activation.positively_homogeneous:
             gain = float(equation(torch.ones_like(self._start.values[:1]))[1].detach().max())
         return gain * self.pairs.gain < 1
 
-    def turns(self, first: Tensor, ratio: Tensor) -> Tensor:
-        """The sum of all turns of a loop."""
-        return field_turns(first, ratio, self._summed, differentiable=self.differentiable)
+    def sum_iterations(self, first: Tensor, ratio: Tensor) -> Tensor:
+        """The sum of the contributions of all iterations of a loop."""
+        return solve_linear_field(first, ratio, self._summed, differentiable=self.differentiable)
 
     def largest_slope(self, phi: Activation) -> float:
         """The largest mean square of an activation's derivative at all pixels."""
@@ -283,19 +300,19 @@ class Images:
     def extremes(self, state: Variances) -> Tensor:
         """The smallest and the largest variance, empty pixels aside. shape: (2,)."""
 
-        def found() -> Tensor:
+        def aminmax() -> Tensor:
             values = state.values.detach()
             return torch.stack(torch.aminmax(torch.where(values > 0, values, 1.0)))
 
-        return self._once(("extremes", id(state)), found)
+        return self._once(("extremes", id(state)), aminmax)
 
     def _once(self, key: tuple[Any, ...], step: Callable[[], T]) -> T:
-        """The result of a step, which is kept, so that its ``id`` stays unique."""
+        """The result of a step, cached, so that its ``id`` stays unique."""
         key = (torch.is_grad_enabled(), *key)
         if key not in self._steps:
             self._steps[key] = step()
-        found: T = self._steps[key]
-        return found
+        result: T = self._steps[key]
+        return result
 
 
 @dataclass(frozen=True, eq=False)
@@ -303,130 +320,143 @@ class Pixels(PairCalculus):
     """The calculus of pairs of pixels. shapes: (pairs of images, displacements, *sides).
 
     Attributes:
-        own: The images of both sides.
+        singles: The calculus of the images of both sides.
         index: The numbers of the images of each pair. shapes: (pairs,)
         pairs: The pairs of pixels.
     """
 
-    own: Images
+    singles: Images
     index: tuple[Tensor, Tensor]
     pairs: PixelPairs
 
     @cached_property
     def same(self) -> Tensor:
-        """Which are a pixel and itself: rounding has lost the angle between equal patches."""
-        first, second = (self.own.points[i] for i in self.index)
+        """Which pairs are a pixel and itself, whose angle rounding would lose."""
+        first, second = (self.singles.points[i] for i in self.index)
         same = (first == second).flatten(1).all(1)[:, None] & (self.pairs.displacements == 0)
         return same.view(*same.shape, *[1] * len(self.pairs.sides))
 
-    def start(self, *, gated: bool) -> tuple[Pair, float]:
+    def start(self, *, gated: bool) -> tuple[PairState, float]:
         """The images."""
-        first, second = (self.own.points[i] for i in self.index)
-        return Pair(self.own.start(gated=gated)[0], self.pairs.products(first, second)), 1.0
+        first, second = (self.singles.points[i] for i in self.index)
+        return PairState(
+            self.singles.start(gated=gated)[0], self.pairs.products(first, second)
+        ), 1.0
 
     def patches(self, field: Any) -> Any:
         """Sums over the patches of both pixels."""
-        if isinstance(field, Pair):
-            return Pair(self.own.patches(field.own), self.pairs.patch_sum(field.covariance))
+        if isinstance(field, PairState):
+            return PairState(
+                self.singles.patches(field.variances), self.pairs.patch_sum(field.covariance)
+            )
         return self.pairs.patch_sum(field)
 
-    def push(self, phi: Activation, state: Pair, *, mean: bool) -> Pushed[Pair]:
+    def apply_activation(
+        self, phi: Activation, state: PairState, *, mean: bool
+    ) -> ActivationOutput[PairState]:
         """Duals of an activation and of its derivative at all pairs of pixels."""
-        pushed = self.own.push(phi, state.own, mean=mean)
-        variances, extremes = self._both(state.own.values), self.own.extremes(state.own)
-        if self.own.differentiable:  # with derivatives at empty pixels, too
+        pushed = self.singles.apply_activation(phi, state.variances, mean=mean)
+        variances, extremes = (
+            self.side_values(state.variances.values),
+            self.singles.extremes(state.variances),
+        )
+        if self.singles.differentiable:  # with derivatives at empty pixels, too
             least = 1e-24 * extremes[1]
             variances = variances[0].clamp(min=least), variances[1].clamp(min=least)
-        points = _Points.of(variances, state.covariance, extremes)
+        arguments = _DualArguments.for_pairs(variances, state.covariance, extremes)
         elsewhere = None
-        if points.where is not None:
-            mine, theirs = self._both(pushed.state.means)
+        if arguments.where is not None:
+            mine, theirs = self.side_values(pushed.state.means)
             elsewhere = mine * theirs
-        values = points.spread(dual(phi, *points.triple), elsewhere)
+        values = arguments.spread(dual(phi, *arguments.triple), elsewhere)
 
         def slope() -> Tensor:
             # zero where it only multiplies zeros
-            nothing = None if elsewhere is None else torch.zeros_like(elsewhere)
-            found = points.spread(_slopes(phi, points.triple), nothing)
-            if not self.own.differentiable:
-                return found
-            return torch.where(self.same, self._both(pushed.slope())[0], found)
+            zeros = None if elsewhere is None else torch.zeros_like(elsewhere)
+            slopes = arguments.spread(_slopes(phi, arguments.triple), zeros)
+            if not self.singles.differentiable:
+                return slopes
+            return torch.where(self.same, self.side_values(pushed.slope())[0], slopes)
 
-        pair = Pair(pushed.state, values)
-        return Pushed(self._bounded(pair) if self.own.differentiable else pair, slope)
+        pair = PairState(pushed.state, values)
+        return ActivationOutput(self._bounded(pair) if self.singles.differentiable else pair, slope)
 
-    def fixed_point(self, loop: Loop, injected: Pair) -> Pair:
+    def fixed_point(self, loop: CellLoop, injected: PairState) -> PairState:
         """The covariances at equilibrium; the loop has one cell."""
-        own = self.own.fixed_point(loop, injected.own)
+        variances = self.singles.fixed_point(loop, injected.variances)
 
         def equation(guess: Tensor) -> tuple[Tensor, Tensor]:
-            value, slope = loop(self, self._bounded(Pair(own, guess)), injected)
+            value, slope = loop(self, self._bounded(PairState(variances, guess)), injected)
             if self._any_same:  # known covariances do not change with the guess
                 slope = torch.where(self.same, 0.0, slope)
             return value.covariance, slope
 
-        size = self.own.largest(own).sqrt()
-        found = solve_field(
+        size = self.singles.largest(variances).sqrt()
+        solution = solve_field(
             equation,
-            self._bounded(Pair(own, injected.covariance)).covariance,
+            self._bounded(PairState(variances, injected.covariance)).covariance,
             size[self.index[0]] * size[self.index[1]],
             self.pairs.patch_sum,
             unique=self._is_unique(loop),
-            differentiable=self.own.differentiable,
+            differentiable=self.singles.differentiable,
         )
-        self._check_angles(loop, own, found.detach())
-        return self._bounded(Pair(own, found))
+        self._check_angles(loop, variances, solution.detach())
+        return self._bounded(PairState(variances, solution))
 
-    def _check_angles(self, loop: Loop, own: Variances, covariance: Tensor) -> None:
-        r"""See that covariances tell the angles that the NTK depends on.
+    def _check_angles(self, loop: CellLoop, variances: Variances, covariance: Tensor) -> None:
+        r"""Refuse covariances that do not resolve the angles that the NTK depends on.
 
         With a gain $g$, rounding moves $1 - \cos\theta \approx \theta^2/2$ by $\epsilon/(1 - g)$,
-        and all turns of the loop add up to $1/(1 - g + \theta/\pi)$ for the ReLU.
+        and all iterations add up to $1/(1 - g + \theta/\pi)$ for the ReLU.
         """
         (cell,) = loop.cells
-        rest = 1 - self._gain(loop)
+        margin = 1 - self._gain(loop)
         bent = cell.activation.positively_homogeneous and cell.activation.kinks
-        if not bent or rest <= 0 or 2 * _ROUNDING / rest <= (math.pi * rest * _LOST) ** 2:
+        if not bent or margin <= 0 or 2 * _ROUNDING / margin <= (math.pi * margin * _LOST) ** 2:
             return
-        a, b = (values.detach().clamp(min=SMALLEST).sqrt() for values in self._both(own.values))
+        a, b = (
+            values.detach().clamp(min=SMALLEST).sqrt()
+            for values in self.side_values(variances.values)
+        )
         angle = (2 * (1 - covariance / (a * b)).clamp(min=0.0)).sqrt()
-        moved = (angle.square() + 2 * _ROUNDING / rest).sqrt() - angle
-        lost = moved / (math.pi * rest + angle)
+        moved = (angle.square() + 2 * _ROUNDING / margin).sqrt() - angle
+        lost = moved / (math.pi * margin + angle)
         largest = float(torch.where(self.same | (covariance == 0), 0.0, lost).max())
         if largest > _LOST:
             raise AccuracyError(
                 "the NTK of nearly parallel images is lost in rounding: recurrent_variance is at "
-                f"{1 - rest:.8g} of the edge of existence, where it is known up to a share of "
+                f"{1 - margin:.8g} of the edge of existence, where it is known up to a share of "
                 f"{largest:.1g} only; lower recurrent_variance"
             )
 
-    def _is_unique(self, loop: Loop) -> bool:
-        r"""Whether the equation surely has one solution, the variances being known.
+    def _is_unique(self, loop: CellLoop) -> bool:
+        r"""Whether the equation certainly has one solution at given variances.
 
         $|\mathbb E[\varphi'(u)\varphi'(v)]|$ is at most the larger mean square of $\varphi'$.
         """
         return self._gain(loop) < 1
 
-    def _gain(self, loop: Loop) -> float:
-        """A bound of the factor by which a turn of the loop multiplies changes."""
+    def _gain(self, loop: CellLoop) -> float:
+        """A bound of the factor by which an iteration multiplies changes."""
         (cell,) = loop.cells
-        slope = self.own.largest_slope(cell.activation)
+        slope = self.singles.largest_slope(cell.activation)
         gain = squared_gain((replace(cell, activation=Identity()),)) * slope
         return min(gain, squared_gain(loop.cells)) * self.pairs.gain
 
-    def turns(self, first: Tensor, ratio: Tensor) -> Tensor:
-        """The sum of all turns of a loop."""
-        differentiable = self.own.differentiable
-        return field_turns(first, ratio, self.pairs.patch_sum, differentiable=differentiable)
+    def sum_iterations(self, first: Tensor, ratio: Tensor) -> Tensor:
+        """The sum of the contributions of all iterations of a loop."""
+        differentiable = self.singles.differentiable
+        return solve_linear_field(first, ratio, self.pairs.patch_sum, differentiable=differentiable)
 
-    def _both(self, values: Tensor | float) -> tuple[Tensor, Tensor]:
+    def side_values(self, values: Tensor | float) -> tuple[Tensor, Tensor]:
+        """The values at the pixels, and at their partners."""
         assert isinstance(values, Tensor)
         i, j = self.index
-        return values[i, None], self.pairs.of_partner(values[j])
+        return values[i, None], self.pairs.at_partners(values[j])
 
 
 def _check_empty(injected: Tensor) -> None:
-    r"""See that nothing enters a loop of a gain of one or more whose variances are linear.
+    r"""Refuse inputs of a loop with linear variances and a gain of one or more.
 
     $\Lambda = g P \Lambda + \beta$ has no solution $\Lambda \ge 0$ otherwise: with Perron's vector
     $v$ of $P$, $(1 - g \rho) \langle v, \Lambda \rangle = \langle v, \beta \rangle > 0$.
@@ -442,7 +472,7 @@ def _check_empty(injected: Tensor) -> None:
 def _slopes(phi: Activation, triple: tuple[Tensor, ...]) -> Tensor:
     r"""$\mathbb{E}[\varphi'(u)\varphi'(v)]$, with derivatives.
 
-    Those of kinks are infinite where $u = \pm v$, and of both signs beside it: the mean is taken.
+    With kinks these are infinite where $u = \pm v$, with a change of sign: the mean is taken.
     """
     a, b, c = triple
     if not phi.kinks or not any(t.requires_grad for t in triple):
@@ -450,22 +480,22 @@ def _slopes(phi: Activation, triple: tuple[Tensor, ...]) -> Tensor:
     with torch.no_grad():
         values, near = dual_derivative(phi, a, b, c), c.square() > (1 - 1e-12) * a * b
         same = near & (c > 0)
-    apart = dual_derivative(
+    separate = dual_derivative(
         phi, *(torch.where(near, v, t) for t, v in ((a, 1.0), (b, 1.0), (c, 0.0)))
     )
-    own = slope_square(phi, torch.where(same, (a + b) / 2, 1.0))
-    along = values + own - own.detach()
-    return torch.where(near, torch.where(same, along, values), apart)
+    diagonal = slope_square(phi, torch.where(same, (a + b) / 2, 1.0))
+    parallel = values + diagonal - diagonal.detach()
+    return torch.where(near, torch.where(same, parallel, values), separate)
 
 
-class _Points(NamedTuple):
+class _DualArguments(NamedTuple):
     """The arguments of duals: all pairs of pixels that are not empty.
 
     Attributes:
         triple: Variances, the partners' variances, and covariances. The last two are at the
             extreme variances of all images: duals make tables for the range of their arguments,
             and all blocks share them.
-        where: A mask of their pairs of pixels; ``None`` for all.
+        where: A mask of the pairs of pixels; ``None`` for all.
         shape: The shape of all pairs of pixels.
     """
 
@@ -474,9 +504,9 @@ class _Points(NamedTuple):
     shape: torch.Size
 
     @classmethod
-    def of(
+    def for_pairs(
         cls, variances: tuple[Tensor, Tensor], covariance: Tensor, extremes: Tensor
-    ) -> "_Points":
+    ) -> "_DualArguments":
         """The arguments at some pairs of pixels."""
         triple = torch.broadcast_tensors(*variances, within_bound(*variances, covariance))
         empty = any(bool((variance == 0).any()) for variance in variances)
@@ -486,10 +516,10 @@ class _Points(NamedTuple):
         joined = tuple(torch.cat(both) for both in zip(chosen, ends, strict=True))
         return cls(joined, where, covariance.shape)
 
-    def spread(self, found: Tensor, elsewhere: Tensor | None) -> Tensor:
+    def spread(self, values: Tensor, elsewhere: Tensor | None) -> Tensor:
         """The values at the points, and other values elsewhere."""
-        found = found[:-2]
+        values = values[:-2]
         if self.where is None:
-            return found.view(self.shape)
+            return values.view(self.shape)
         assert elsewhere is not None
-        return elsewhere.masked_scatter(self.where, found)
+        return elsewhere.masked_scatter(self.where, values)
