@@ -19,7 +19,7 @@ from shoal.core import checks
 from shoal.core.settings import in_standard_settings
 from shoal.equilibrium import Implicit
 from shoal.networks import EquilibriumNetwork, Network
-from shoal.training.objective import Problem
+from shoal.training.objective import TrainingProblem
 
 _LARGEST = 1e152  # largest size of inputs, whose squares are summed
 _FEW = 64  # roundings of an activation and its slope
@@ -71,7 +71,7 @@ def certify(
         >>> certificate.holds, certificate.status
         (True, 'proved')
     """
-    problem = Problem.checked(net, x, y)
+    problem = TrainingProblem.checked(net, x, y)
     if (largest := float(problem.x.abs().max())) > _LARGEST:
         raise ValueError(f"x must have entries up to {_LARGEST:g} in size, got {largest:.4g}")
     _check_network(net)
