@@ -6,7 +6,7 @@ from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
-from shoal.app.explorer import explorer_page, population_of, two_classes
+from shoal.app.explorer import explorer_page, summarize, two_classes
 from shoal.app.inputs import load_inputs
 
 IMAGES = Path(__file__).parent / "images"
@@ -28,7 +28,7 @@ PICTURES = {
 
 def main() -> None:
     """Write the pictures."""
-    populations = {"model": two_classes(), "digits": population_of(load_inputs("digits"))}
+    populations = {"model": two_classes(), "digits": summarize(load_inputs("digits"))}
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"]

@@ -25,51 +25,54 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=1, help="how many processes compute points")
     parser.add_argument("--threads", type=int, default=1, help="of each process")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    given = parser.parse_args(arguments)
-    if given.paper is None:
+    options = parser.parse_args(arguments)
+    if options.paper is None:
         for (paper, figure), kind in registered().items():
             print(f"{paper + ' ' + figure:26}{len(kind().points()):5} points   {kind.title}")
         return 0
-    if min(given.jobs, given.threads) < 1:
-        both = f"{given.jobs}, {given.threads}"
-        parser.exit(2, f"Error: --jobs and --threads must be at least 1, got {both}\n")
+    if min(options.jobs, options.threads) < 1:
+        numbers = f"{options.jobs}, {options.threads}"
+        parser.exit(2, f"Error: --jobs and --threads must be at least 1, got {numbers}\n")
     try:
-        kinds = find(given.paper, given.figure)
-        torch.empty(0, device=given.device)
-        given.output.mkdir(parents=True, exist_ok=True)
-        TemporaryFile(dir=given.output).close()
+        kinds = find(options.paper, options.figure)
+        torch.empty(0, device=options.device)
+        options.output.mkdir(parents=True, exist_ok=True)
+        TemporaryFile(dir=options.output).close()
     except OSError as error:
         parser.exit(2, f"Error: --output must be a folder to write to: {error}\n")
     except (ValueError, RuntimeError, AssertionError) as error:
         parser.exit(2, f"Error: {error}".partition("\n")[0] + "\n")
     failed = 0
     for kind in kinds:
-        one = kind.quick() if given.quick else kind()
-        run = Run(one, given.output, given.device, given.threads)
+        chosen = kind.quick() if options.quick else kind()
+        run = Run(chosen, options.output, options.device, options.threads)
         try:
-            run.execute(given.jobs, _tell)
+            run.execute(options.jobs, _show_progress)
         except Exception as error:  # the others may still work
-            if given.figure is not None and not isinstance(error, OSError | ValueError):
+            if options.figure is not None and not isinstance(error, OSError | ValueError):
                 raise
-            print(f"Error: {' '.join(one.name)}: {type(error).__name__}: {error}", file=sys.stderr)
+            print(
+                f"Error: {' '.join(chosen.name)}: {type(error).__name__}: {error}", file=sys.stderr
+            )
             failed = 1
         else:
-            _show(one, run)
+            _show(chosen, run)
     return failed
 
 
-def _tell(done: int, count: int) -> None:
+def _show_progress(finished: int, count: int) -> None:
     if sys.stderr.isatty():
-        print(f"\r{done} of {count} points", end="\n" if done == count else "", file=sys.stderr)
+        end = "\n" if finished == count else ""
+        print(f"\r{finished} of {count} points", end=end, file=sys.stderr)
 
 
-def _show(one: Experiment, run: Run) -> None:
-    """The numbers, the claims if the run has the full size, and where the files are."""
-    print(f"{' '.join(one.name)}: {one.title}")
+def _show(chosen: Experiment, run: Run) -> None:
+    """Print the numbers, the claims if the run has the full size, and the files."""
+    print(f"{' '.join(chosen.name)}: {chosen.title}")
     summary = run.record["summary"]
     for name, value in summary.items():
         print(f"  {name:50} {value:.5g}")
-    for claim in one.claims(summary) if one == type(one)() else ():
+    for claim in chosen.claims(summary) if chosen == type(chosen)() else ():
         print(
             f"  {claim.statement}\n    printed {claim.printed}; here {claim.ours}: {claim.verdict}"
         )

@@ -35,16 +35,16 @@ class Claim:
     @property
     def verdict(self) -> str:
         """``reproduced`` if all criteria hold, ``in part`` if some do, else ``not reproduced``."""
-        held = [criterion.holds for criterion in self.criteria]
-        if all(held):
+        results = [criterion.holds for criterion in self.criteria]
+        if all(results):
             return "reproduced with correction" if self.corrected else "reproduced"
-        return "in part" if any(held) else "not reproduced"
+        return "in part" if any(results) else "not reproduced"
 
 
-def each(
+def criteria_for(
     asked: str, values: Mapping[str, float], least: float = -math.inf, most: float = math.inf
 ) -> tuple[Criterion, ...]:
-    """A criterion for each of several numbers, whose name stands for ``{}`` in ``asked``."""
+    """A criterion for each number; ``{}`` in ``asked`` stands for its name."""
     return tuple(Criterion(asked.format(name), v, least, most) for name, v in values.items())
 
 
@@ -54,7 +54,7 @@ def signed(value: float, decimals: int = 2) -> str:
 
 
 def short(value: float, digits: int = 2) -> str:
-    """A number with so many digits, and without an exponent where that is short.
+    """A number with so many digits, without an exponent where it is short enough.
 
     >>> short(0.0312), short(2.5e-5), short(4.0e11), short(287.6), short(-0.5)
     ('0.031', '2.5e-5', '4.0e11', '288', '−0.50')
@@ -69,7 +69,7 @@ def short(value: float, digits: int = 2) -> str:
     return f"{mantissa.replace('-', '−')}e{int(power)}"
 
 
-def interval(found: Mapping[str, float], key: str, decimals: int = 2) -> str:
+def interval(summary: Mapping[str, float], key: str, decimals: int = 2) -> str:
     """A slope with the ends of its 95% interval."""
-    middle, low, high = (signed(found[key + end], decimals) for end in ("", "_low", "_high"))
+    middle, low, high = (signed(summary[key + end], decimals) for end in ("", "_low", "_high"))
     return f"{middle} [{low}, {high}]"

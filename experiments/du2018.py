@@ -14,7 +14,7 @@ from torch import Tensor
 
 import shoal
 from experiments import drawing
-from experiments.claims import Claim, Criterion, each, interval, signed
+from experiments.claims import Claim, Criterion, criteria_for, interval, signed
 from experiments.experiment import Experiment, Result, experiment, grid, matching
 from experiments.networks import network_for
 from experiments.samples import unit_inputs
@@ -116,10 +116,12 @@ class LinearConvergence(_Networks):
         for kind in KINDS:
             mine = matching(results, {"network": kind})
             name = kind.replace("-", "_")
-            summary[f"{name}_below_bound"] = float(np.mean([_below(r.arrays) for r in mine]))
+            summary[f"{name}_below_bound"] = float(
+                np.mean([_is_below_bound(r.arrays) for r in mine])
+            )
             ends = [r.arrays["losses"] for r in matching(mine, {"width": self.widths[-1]})]
-            left = [max(float(a[-1] / a[0]), 1e-28) for a in ends]  # but for rounding
-            summary[f"{name}_loss_ratio"] = float(np.exp(np.mean(np.log(left))))
+            ratios = [max(float(a[-1] / a[0]), 1e-28) for a in ends]  # but for rounding
+            summary[f"{name}_loss_ratio"] = float(np.exp(np.mean(np.log(ratios))))
             summary |= power_law(*curve(mine, "width", "drift")).numbers(f"{name}_drift")
         return summary
 
@@ -164,7 +166,7 @@ class LinearConvergence(_Networks):
         axes.set(yscale="log", xlabel="step $k$")
 
 
-def _below(arrays: Mapping[str, Any]) -> bool:
+def _is_below_bound(arrays: Mapping[str, Any]) -> bool:
     """Whether no loss is above its bound, but for rounding."""
     floor = 1e-26 * float(arrays["losses"][0])
     return bool((arrays["losses"] <= arrays["bound"] * (1 + 1e-9) + floor).all())
@@ -204,7 +206,7 @@ class DepthEigenvalue(_Networks):
             "−2",
             f"{resnet}; convolutional {other}",
             SECTION,
-            each("{}: slope within 0.05 of −2", slopes, -2.05, -1.95),
+            criteria_for("{}: slope within 0.05 of −2", slopes, -2.05, -1.95),
         )
 
     def plot(self, results):

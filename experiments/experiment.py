@@ -70,17 +70,17 @@ class Experiment(ABC):
         return ()
 
 
-_KNOWN: dict[tuple[str, str], type[Experiment]] = {}
+_REGISTRY: dict[tuple[str, str], type[Experiment]] = {}
 
 
 def experiment(paper: str, figure: str) -> Callable[[type], type]:
     """Register an experiment by name; its title is the first line of its docstring."""
 
-    def known(kind: type) -> type:
+    def register(kind: type) -> type:
         kind.name, kind.title = (paper, figure), kind.__doc__.partition("\n")[0].removesuffix(".")
-        return _KNOWN.setdefault((paper, figure), kind)
+        return _REGISTRY.setdefault((paper, figure), kind)
 
-    return known
+    return register
 
 
 def registered() -> dict[tuple[str, str], type[Experiment]]:
@@ -88,23 +88,23 @@ def registered() -> dict[tuple[str, str], type[Experiment]]:
     for module in walk_packages(experiments.__path__, "experiments."):
         if not module.name.endswith("__main__"):
             import_module(module.name)
-    return dict(sorted(_KNOWN.items()))
+    return dict(sorted(_REGISTRY.items()))
 
 
 def find(paper: str, figure: str | None = None) -> list[type[Experiment]]:
     """The experiments of a paper, or the one of a figure."""
-    known = registered()
-    papers = sorted({name for name, _ in known})
+    kinds = registered()
+    papers = sorted({name for name, _ in kinds})
     if paper not in papers:
         raise ValueError(f"PAPER must be one of {', '.join(papers)}, got {paper!r}")
-    figures = [name for other, name in known if other == paper]
+    figures = [name for other, name in kinds if other == paper]
     if figure not in (None, *figures):
         raise ValueError(f"FIGURE of {paper} must be one of {', '.join(figures)}, got {figure!r}")
-    return [known[paper, name] for name in figures if figure in (None, name)]
+    return [kinds[paper, name] for name in figures if figure in (None, name)]
 
 
 def plain(value: Any) -> Any:
-    """A configuration as JSON knows it: dataclasses by the names of their classes and fields."""
+    """A configuration as JSON values: dataclasses by the names of their classes and fields."""
     if is_dataclass(value):
         stated = {f.name: getattr(value, f.name) for f in fields(value)}
         stated = {k: plain(v) for k, v in stated.items() if k not in _LATER or v != _LATER[k]}
@@ -118,33 +118,33 @@ def digest(value: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def seed_of(one: Experiment, point: Point) -> int:
-    """The seed of a point: of the experiment's name and configuration and the point, no more."""
+def point_seed(one: Experiment, point: Point) -> int:
+    """The seed of a point, which depends on the experiment's name, configuration and the point."""
     whole = {"experiment": list(one.name), "configuration": plain(one), "point": dict(point)}
     return int(digest(whole)[:15], 16)  # 60 bits: a seed for every generator
 
 
 def computed(one: Experiment, point: Point, device: torch.device) -> Arrays:
-    """The arrays of a point, from its own seed; tensors and numbers become arrays."""
-    found = one.compute(point, seed_of(one, point), device)
-    found = {k: v.cpu() if isinstance(v, torch.Tensor) else v for k, v in found.items()}
-    return {name: np.asarray(value) for name, value in found.items()}
+    """The arrays of a point, computed with its seed; tensors and numbers become arrays."""
+    values = one.compute(point, point_seed(one, point), device)
+    values = {k: v.cpu() if isinstance(v, torch.Tensor) else v for k, v in values.items()}
+    return {name: np.asarray(value) for name, value in values.items()}
 
 
 def grid(*slowest: str, **axes: Iterable[int | float | str]) -> list[Point]:
-    """All combinations of values; axes named first change slowest, of the others the last fastest.
+    """All combinations of values; axes named first change slowest, and the last axis fastest.
 
     >>> grid("draw", width=(8, 16), draw=range(2))[1]
     {'width': 16, 'draw': 0}
     """
     order = [*slowest, *(axis for axis in axes if axis not in slowest)]
-    found = [dict(zip(order, v, strict=True)) for v in product(*(axes[axis] for axis in order))]
-    return [{axis: point[axis] for axis in axes} for point in found]
+    points = [dict(zip(order, v, strict=True)) for v in product(*(axes[axis] for axis in order))]
+    return [{axis: point[axis] for axis in axes} for point in points]
 
 
-def matching(results: Sequence[Result], wanted: Point) -> list[Result]:
-    """The results of the points that have all the wanted values."""
-    return [r for r in results if all(r.point[key] == value for key, value in wanted.items())]
+def matching(results: Sequence[Result], values: Point) -> list[Result]:
+    """The results of the points that have all the values."""
+    return [r for r in results if all(r.point[key] == value for key, value in values.items())]
 
 
 def named(name: str, numbers: Mapping[str, float]) -> dict[str, float]:
@@ -161,7 +161,7 @@ def by_point(
     results: Sequence[Result], numbers: Callable[[Result], Mapping[str, float]] = single
 ) -> dict[str, float]:
     """Numbers of every result for a summary, the values of its point before their own names."""
-    found: dict[str, float] = {}
+    summary: dict[str, float] = {}
     for result in results:
-        found |= named("_".join(map(str, result.point.values())), numbers(result))
-    return found
+        summary |= named("_".join(map(str, result.point.values())), numbers(result))
+    return summary

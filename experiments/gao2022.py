@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 import shoal
-from experiments.claims import Claim, Criterion, each, short
+from experiments.claims import Claim, Criterion, criteria_for, short
 from experiments.drawing import COLORS, GRAY, new_row
 from experiments.experiment import experiment, matching
 from experiments.monitored import MonitoredWidths, Task
@@ -67,9 +67,9 @@ class Losses(MonitoredWidths):
         growth = {d: b / a for d, (a, b) in ends("norm").items()}
         norms = [value for key, value in summary.items() if key.endswith("_norm")]
         off = max(abs(norm / (2 * self.gamma) - 1) for norm in norms)
-        found = f"last losses, widths {first} → {last}: {words('loss')}"
+        losses = f"last losses, widths {first} → {last}: {words('loss')}"
         yield Claim(
-            "Wider networks train faster", "a figure", found, section,
+            "Wider networks train faster", "a figure", losses, section,
             self.falls(summary, "loss"), remark="slightly, since the rate converges with the width",
         )  # fmt: skip
         yield Claim(
@@ -82,7 +82,7 @@ class Losses(MonitoredWidths):
             "a figure; axis 0.1980 to 0.1992",
             f"means over datasets {means[0]:.4f} → {means[1]:.4f}",
             section,
-            (near, *each("{}: at least that of the narrowest", growth, least=1)),
+            (near, *criteria_for("{}: at least that of the narrowest", growth, least=1)),
             remark="near it, and larger on two datasets of three",
         )
 
@@ -100,13 +100,13 @@ def feature_weights(x: Tensor, width: int, seed: int) -> Tensor:
     return torch.randn(width, x.shape[1], dtype=x.dtype, generator=generator).to(x.device)
 
 
-def features_of(x: Tensor, weights: Tensor) -> Tensor:
+def random_features(x: Tensor, weights: Tensor) -> Tensor:
     r"""$\phi = m^{-1/2}\sigma(Wx)$, one row for each input."""
     return (x @ weights.T).relu() / math.sqrt(len(weights))
 
 
 def _gram(x: Tensor, weights: Tensor) -> Tensor:
-    phi = features_of(x, weights)
+    phi = random_features(x, weights)
     return phi @ phi.T
 
 
@@ -187,11 +187,11 @@ class Stability(WidthDraws):
         summary: dict[str, float] = {}
         factors = np.array(self.factors)
         for width in self.widths:
-            found = [r.arrays for r in matching(results, {"width": width})]
-            summary[f"{width}_initial"] = min(float(a["initial"]) for a in found)
+            runs = [r.arrays for r in matching(results, {"width": width})]
+            summary[f"{width}_initial"] = min(float(a["initial"]) for a in runs)
             for direction in _DIRECTIONS:
-                least = np.min([a[f"{direction}_least"] for a in found], axis=0)
-                drift = np.max([a[f"{direction}_drift"] for a in found], axis=0)
+                least = np.min([a[f"{direction}_least"] for a in runs], axis=0)
+                drift = np.max([a[f"{direction}_drift"] for a in runs], axis=0)
                 broken = factors[least < 0.5]
                 name = f"{width}_{direction}"
                 summary[f"{name}_least"] = float(least[factors <= 1].min())
@@ -219,9 +219,9 @@ class Stability(WidthDraws):
             (right, "drift", 0.25, r"$\lambda_0/4$", np.max),
         ):
             for width, color in zip(self.widths, COLORS, strict=False):
-                found = matching(results, {"width": width})
+                runs = matching(results, {"width": width})
                 for direction, line in zip(_DIRECTIONS, ("-", "--"), strict=True):
-                    rows = extreme([r.arrays[f"{direction}_{key}"] for r in found], axis=0)
+                    rows = extreme([r.arrays[f"{direction}_{key}"] for r in runs], axis=0)
                     look = {"color": color, "lw": 1.4, "label": f"width {width}, {direction}"}
                     axes.plot(self.factors, rows, line, **look)
             axes.axhline(height, color=GRAY, linewidth=1.2, linestyle=":", label=symbol)
@@ -242,7 +242,7 @@ def _descended(x: Tensor, start: Tensor, reach: float) -> Tensor:
     """
     weights = start
     for _ in range(_PATH):
-        phi = features_of(x, weights)
+        phi = random_features(x, weights)
         vector = torch.linalg.eigh(phi @ phi.T).eigenvectors[:, 0]
         # λ_min = |φᵀv|², and the derivative of relu is the indicator of φ > 0
         active = (phi > 0).to(x.dtype) * (phi.T @ vector)[None, :]

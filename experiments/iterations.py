@@ -118,7 +118,7 @@ def mazes(count: int, seed: int) -> tuple[Tensor, Tensor]:
 @cache
 def documentation() -> tuple[str, ...]:
     """All docstrings of Python's standard library that fill a window, in random order."""
-    root, found = Path(sysconfig.get_paths()["stdlib"]), set()
+    root, texts = Path(sysconfig.get_paths()["stdlib"]), set()
     named = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
     for path in sorted(root.rglob("*.py")):
         if _WITHOUT & {*path.parts}:
@@ -128,10 +128,10 @@ def documentation() -> tuple[str, ...]:
         except (SyntaxError, ValueError):
             continue
         nodes = (node for node in ast.walk(tree) if isinstance(node, named))
-        found |= {" ".join((ast.get_docstring(node) or "").split()) for node in nodes}
-    several = sorted(text for text in found if len(text) > _WINDOW)
-    random.Random(0).shuffle(several)
-    return tuple(several)
+        texts |= {" ".join((ast.get_docstring(node) or "").split()) for node in nodes}
+    order = sorted(text for text in texts if len(text) > _WINDOW)
+    random.Random(0).shuffle(order)
+    return tuple(order)
 
 
 def windows(texts: tuple[str, ...], count: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -190,32 +190,32 @@ class Iterations(Experiment):
         sets = [(x.to(device), y.to(device)) for x, y in self.samples(point["task"], seed)]
         model = {"maze": Maze, "text": Text}[point["task"]](self.steps, self.width).to(device)
         self.train(model, *sets[0], point["depth"] == "random", seed)
-        (learned, classes), (x, y), (others, _) = sets
+        (learned, classes), (x, y), (calibration, _) = sets
         diagnosis = shoal.diagnose(model, x, y=y)
         arrays = {"stop_at": diagnosis.stop_at, "steps": diagnosis.curve.steps}
         for name in ("accuracy", "sample_accuracy", "agreement", "settled"):
             arrays[name] = list(getattr(diagnosis.curve, name))
         arrays["growth"] = diagnosis.curve.growth
         decided = Next(model) if point["task"] == "text" else model
-        loop, half = shoal.find_loop(decided, x[:32]), len(others) // 2
+        loop, half = shoal.find_loop(decided, x[:32]), len(calibration) // 2
         for steps in (self.steps, 4 * self.steps):
-            rule = shoal.stop_rule(loop, others[:half], risk=self.risk, steps=steps)
+            rule = shoal.stop_rule(loop, calibration[:half], risk=self.risk, steps=steps)
             with torch.no_grad():
-                output, used = loop.run(others[half:], until=rule, counts=True)
-                whole = loop.run(others[half:], steps=steps)
+                output, used = loop.run(calibration[half:], until=rule, counts=True)
+                whole = loop.run(calibration[half:], steps=steps)
             changed = (output.argmax(-1) != whole.argmax(-1)).view(len(used), -1).any(1)
             arrays[f"saved_{steps}"] = 1 - used.double().mean() / steps
             arrays[f"changed_{steps}"] = changed.double().mean()
-        found = shoal.distill(
+        twin = shoal.distill(
             model, learned[: self.replacing], classes[: self.replacing], held_out=(x, y),
             epochs=self.epochs, depths=(1, 2, 3, 4),
         )  # fmt: skip
-        every = (found.original, *found.candidates)
-        arrays["names"] = [one.name for one in every]
-        arrays["seconds"] = [one.seconds for one in every]
+        models = (twin.original, *twin.candidates)
+        arrays["names"] = [measured.name for measured in models]
+        arrays["seconds"] = [measured.seconds for measured in models]
         for name in ("accuracy", "agreement", "samples_agree"):
-            arrays[f"replaced_{name}"] = [getattr(one.scores, name) for one in every]
-        arrays["chosen"] = (found.best or found.original).name
+            arrays[f"replaced_{name}"] = [getattr(measured.scores, name) for measured in models]
+        arrays["chosen"] = (twin.best or twin.original).name
         return arrays
 
     def train(self, model, x, y, varied, seed):
@@ -240,20 +240,20 @@ class Iterations(Experiment):
         """Accuracies along the curve, savings, and the agreement and time of replacements."""
 
         def numbers(result):
-            arrays, found = result.arrays, {"stop_at": result.arrays["stop_at"]}
+            arrays, row = result.arrays, {"stop_at": result.arrays["stop_at"]}
             counts = arrays["steps"].tolist()
             for steps in (1, 2, 4, self.steps, 2 * self.steps, 16 * self.steps):
                 for name in ("accuracy", "sample_accuracy"):
-                    found[f"{name}_{steps}"] = arrays[name][counts.index(steps), 0]
+                    row[f"{name}_{steps}"] = arrays[name][counts.index(steps), 0]
             for steps in (self.steps, 4 * self.steps):
-                found |= {f"{k}_{steps}": arrays[f"{k}_{steps}"] for k in ("saved", "changed")}
+                row |= {f"{k}_{steps}": arrays[f"{k}_{steps}"] for k in ("saved", "changed")}
             for k, name in enumerate(arrays["names"].tolist()):
                 words = name.replace(",", "").replace(" ", "_")
-                found[f"{words}_chosen"] = name == arrays["chosen"]
-                found[f"{words}_agreement"] = arrays["replaced_agreement"][k]
-                found[f"{words}_accuracy"] = arrays["replaced_accuracy"][k]
-                found[f"{words}_time"] = arrays["seconds"][k] / arrays["seconds"][0]
-            return found
+                row[f"{words}_chosen"] = name == arrays["chosen"]
+                row[f"{words}_agreement"] = arrays["replaced_agreement"][k]
+                row[f"{words}_accuracy"] = arrays["replaced_accuracy"][k]
+                row[f"{words}_time"] = arrays["seconds"][k] / arrays["seconds"][0]
+            return row
 
         return by_point(results, numbers)
 

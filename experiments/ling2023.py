@@ -143,13 +143,15 @@ class Depth(WidthDraws):
     def _population(self, x: Tensor) -> list[Tensor]:
         """$K^{(l)}$ for each depth (Definition 1)."""
         injection = 2 * x @ x.T / self.features
-        found, kernel = [], torch.zeros_like(injection)
+        kernels, kernel = [], torch.zeros_like(injection)
         for _ in range(self.layers):
             covariance = 2 * self.weight_variance * kernel + injection
-            own = covariance.diagonal()
-            kernel = dual(shoal.activations.ReLU(), own[:, None], own[None, :], covariance)
-            found.append(kernel)
-        return found
+            diagonal = covariance.diagonal()
+            kernel = dual(
+                shoal.activations.ReLU(), diagonal[:, None], diagonal[None, :], covariance
+            )
+            kernels.append(kernel)
+        return kernels
 
     def bounds(self) -> dict[str, Any]:
         """The rates of the paper's bounds, but for constants."""
@@ -173,10 +175,10 @@ class Depth(WidthDraws):
             "paper_rate": math.sqrt(8) * root,
         }
         for width in self.widths:
-            found = matching(results, {"width": width})
-            tied = np.exp(np.mean([np.log(r.arrays["tied"]) for r in found], axis=0))
+            runs = matching(results, {"width": width})
+            tied = np.exp(np.mean([np.log(r.arrays["tied"]) for r in runs], axis=0))
             summary[f"{width}_tied_rate"] = _rate(tied[middle:])
-            errors = np.array([r.arrays["finite"] for r in found])
+            errors = np.array([r.arrays["finite"] for r in runs])
             kept = np.all(errors <= self.samples * self.bounds()["finite"], axis=0)
             summary[f"{width}_finite_depth"] = float(np.argmin(np.append(kept, [False])))
             summary[f"{width}_finite"] = float(errors[:, -1].mean())

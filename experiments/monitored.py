@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import shoal
-from experiments.claims import Criterion, each
+from experiments.claims import Criterion, criteria_for
 from experiments.drawing import Axes, draw_limit, draw_lines, draw_panels
 from experiments.experiment import Arrays, Experiment, Result, by_point, grid, matching
 from experiments.networks import network_for
@@ -74,26 +74,26 @@ class MonitoredWidths(Experiment):
     def summarize(self, results):
         def numbers(result: Result) -> dict[str, float]:
             arrays = result.arrays
-            found = {"step_size": arrays["step_size"], "loss": arrays["loss"][-1]}
+            row = {"step_size": arrays["step_size"], "loss": arrays["loss"][-1]}
             below = np.flatnonzero(arrays["loss"] <= arrays["loss"][0] / 10)
             if len(below):
-                found["steps_to_tenth"] = below[0]
+                row["steps_to_tenth"] = below[0]
             if "test" in arrays:
-                found["test"] = arrays["test"][-1]
-            return found | {k: arrays[k].max() for k in ("norm", "norm_upper")} | kept(arrays)
+                row["test"] = arrays["test"][-1]
+            return row | {k: arrays[k].max() for k in ("norm", "norm_upper")} | kept(arrays)
 
         return by_point([result for result in results if result.arrays], numbers)
 
     def falls(self, summary: Mapping[str, float], key: str) -> tuple[Criterion, ...]:
         """Two criteria for each dataset: a number falls from end to end, and at every step."""
-        found: list[Criterion] = []
+        criteria: list[Criterion] = []
         for name in self.datasets:
             row = [summary.get(f"{name}_{width}_{key}", math.nan) for width in self.widths]
             if not math.isnan(row[0]):  # else it is left out
                 steps = max(wide / narrow for narrow, wide in pairwise(row))
                 ratios = {"the narrowest": row[-1] / row[0], "the next narrower": steps}
-                found += each(f"{name}: at most that of {{}}", ratios, most=1)
-        return tuple(found)
+                criteria += criteria_for(f"{name}: at most that of {{}}", ratios, most=1)
+        return tuple(criteria)
 
     def plot(self, results):
         shown = dict.fromkeys(result.point["dataset"] for result in results if result.arrays)
@@ -102,9 +102,9 @@ class MonitoredWidths(Experiment):
         def panel(axes: Axes, row: str, column: str) -> str:
             name, key = (row, column) if below else (column, row)
             label, limit = self.panels[key]
-            found = matching(results, {"dataset": name})
-            rows = {f"width {r.point['width']}": r.arrays[key] for r in found}
-            steps = None if key == "loss" else found[0].arrays["steps"]
+            runs = matching(results, {"dataset": name})
+            rows = {f"width {r.point['width']}": r.arrays[key] for r in runs}
+            steps = None if key == "loss" else runs[0].arrays["steps"]
             draw_lines(axes, steps, rows, "-", linewidth=1.4)
             if limit is not None:
                 draw_limit(axes, limit, width=1)

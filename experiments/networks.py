@@ -30,7 +30,7 @@ def by_name(activations: Sequence[Activation]) -> dict[str, Activation]:
     return {type(activation).__name__.lower(): activation for activation in activations}
 
 
-def title_of(activation: Activation) -> str:
+def activation_title(activation: Activation) -> str:
     """The name of an activation in figures."""
     slope = getattr(activation, "slope", None)
     return type(activation).__name__ + (f" ({slope:g})" if slope is not None else "")
@@ -50,9 +50,9 @@ class DEQs(Experiment):
     def activation(self, point: Point) -> Activation:
         return by_name(self.activations)[point["activation"]]
 
-    def title_at(self, point: Point) -> str:
+    def point_title(self, point: Point) -> str:
         """The name of a point's activation in figures."""
-        return title_of(self.activation(point))
+        return activation_title(self.activation(point))
 
     def deq(self, point: Point) -> DEQ:
         return DEQ(self.activation(point), self.recurrent_variance, self.input_variance)

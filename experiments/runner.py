@@ -61,7 +61,7 @@ class Run:
         return json.loads((self.folder / "run.json").read_text(encoding="utf-8"))
 
     def file(self, point: Point) -> Path:
-        """Where the arrays of a point are, or will be."""
+        """The file for the arrays of a point."""
         name = "-".join(f"{key}{value}" for key, value in point.items())
         return self.folder / "points" / f"{name}.npz"
 
@@ -78,13 +78,13 @@ class Run:
 
     def results(self) -> tuple[list[Result], float]:
         """The results of all points, and their total seconds."""
-        found, seconds = [], 0.0
+        results, seconds = [], 0.0
         for point in self.experiment.points():
             with np.load(self.file(point), allow_pickle=False) as stored:
                 arrays = {name: stored[name] for name in stored.files}
             seconds += float(arrays.pop(_SECONDS))
-            found.append(Result(point, arrays))
-        return found, seconds
+            results.append(Result(point, arrays))
+        return results, seconds
 
     def execute(self, jobs: int = 1, tell: Callable[[int, int], None] = lambda *_: None) -> None:
         """Compute missing points in ``jobs`` processes, then write the record and the figure.
@@ -94,10 +94,10 @@ class Run:
         points = self.experiment.points()
         (self.folder / "points").mkdir(parents=True, exist_ok=True)
         work = Parallel(jobs, return_as="generator_unordered")
-        for done, _ in enumerate(work(delayed(self.compute)(p) for p in points), start=1):
-            tell(done, len(points))
-        for left in self.folder.rglob(".*.part"):  # of runs that were killed
-            left.unlink()
+        for count, _ in enumerate(work(delayed(self.compute)(p) for p in points), start=1):
+            tell(count, len(points))
+        for part in self.folder.rglob(".*.part"):  # of runs that were killed
+            part.unlink()
         results, seconds = self.results()
         hardware = {"machine": platform.machine(), "cores": os.cpu_count()}
         if torch.device(self.device).type == "cuda":

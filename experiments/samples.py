@@ -43,12 +43,12 @@ def image_samples(
     *, center: bool = False,
 ) -> Samples:  # fmt: skip
     """The first ``count`` images of a dataset, or all, scaled to norm 1 after they are centered."""
-    found = data.load(dataset, split=split, dtype=torch.float64)
-    x, labels = found.x[:count].flatten(1), found.labels[:count].long().to(device)
+    images = data.load(dataset, split=split, dtype=torch.float64)
+    x, labels = images.x[:count].flatten(1), images.labels[:count].long().to(device)
     if count is not None and count > len(x):
         raise ValueError(f"{dataset} must have {count} images to {split} with, it has {len(x)}")
     x = functional.normalize(x - x.mean(0) if center else x)
-    y = functional.one_hot(labels, len(found.classes)).to(dtype)
+    y = functional.one_hot(labels, len(images.classes)).to(dtype)
     return Samples(x.to(device, dtype), y, labels)
 
 
@@ -56,13 +56,13 @@ def image_pair(
     dataset: str, split: str, count: int, seed: int, classes=(0, 1), dtype=torch.float32
 ) -> tuple[Tensor, Tensor]:
     """Random images of two classes, half of each, and which of the two they are."""
-    found = data.load(dataset, split=split, dtype=dtype)
+    images = data.load(dataset, split=split, dtype=dtype)
     generator, drawn = torch.Generator().manual_seed(seed), []
     for index in classes:
-        members = (found.labels == index).nonzero()[:, 0]
+        members = (images.labels == index).nonzero()[:, 0]
         drawn.append(members[torch.randperm(len(members), generator=generator)[: count // 2]])
     rows = torch.cat(drawn).sort().values
-    return found.x[rows], (found.labels[rows] == classes[1]).long()
+    return images.x[rows], (images.labels[rows] == classes[1]).long()
 
 
 def gray(images: Tensor, size: int) -> Tensor:

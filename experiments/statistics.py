@@ -58,6 +58,6 @@ def spread(results: Sequence[Result], key: str) -> tuple[Array, Array]:
 
 def z_scores(first: Sequence[Result], second: Sequence[Result], key: str) -> Array:
     """Differences of means over seeds, divided by their standard errors."""
-    (mean, deviation), (other, others) = spread(first, key), spread(second, key)
-    error = np.sqrt(deviation**2 / len(first) + others**2 / len(second))
+    (mean, deviation), (other, other_deviation) = spread(first, key), spread(second, key)
+    error = np.sqrt(deviation**2 / len(first) + other_deviation**2 / len(second))
     return np.divide(mean - other, error, out=np.zeros_like(mean), where=error > 0)

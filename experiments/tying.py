@@ -75,9 +75,9 @@ class Tying(_Loops):
         net = shoal.build(
             loop, in_features=64, width=self.width, seed=seed, dtype=torch.float64, device=device
         )
-        found = shoal.empirical_kernel(net, x[:1].to(device))
+        kernels = shoal.empirical_kernel(net, x[:1].to(device))
         numbers = {f"exact_{k}": v.item() for k, v in exact._asdict().items()}
-        return numbers | {f"network_{k}": v.item() for k, v in found._asdict().items()}
+        return numbers | {f"network_{k}": v.item() for k, v in kernels._asdict().items()}
 
     def summarize(self, results):
         """By how much the variance grows from the second largest to the largest loop."""
@@ -149,8 +149,8 @@ class Transfer(_Loops):
         return {f"octaves_{k}": float(np.log2(best[k, last] / best[k, first])) for k in POWERS}
 
     def plot(self, results):
-        figure, several = new_row(11.0, 3.8, len(POWERS))
-        for axes, law in zip(several, POWERS, strict=True):
+        figure, panels = new_row(11.0, 3.8, len(POWERS))
+        for axes, law in zip(panels, POWERS, strict=True):
             for result in results:
                 if result.point["law"] == law:
                     axes.plot(self.rates, result.arrays["losses"], label=f"{result.point['steps']}")
@@ -159,8 +159,8 @@ class Transfer(_Loops):
             axes.set_ylim(0.1, 1000)
             axes.set_xlabel("learning rate")
             axes.set_title(r"$\varepsilon = $ " + _SAID[law])
-        several[0].set_ylabel("training loss")
-        several[0].legend(title="$N$", fontsize="small")
+        panels[0].set_ylabel("training loss")
+        panels[0].legend(title="$N$", fontsize="small")
         return figure
 
 
@@ -177,7 +177,7 @@ class LoopKernels(_Loops):
     def points(self):
         pairs = [("inverse", 1), ("root", 1), ("root", 0), ("DEQ", 1)]
         every = [grid(data=self.datasets, law=(k,), tied=(t,), steps=self.steps) for k, t in pairs]
-        return [point for several in every for point in several]
+        return [point for points in every for point in points]
 
     def compute(self, point, seed, device):
         x, y = _images(self.samples, 2, point["data"])
@@ -197,8 +197,8 @@ class LoopKernels(_Loops):
         return dict(sorted(spread.items()))
 
     def plot(self, results):
-        figure, several = new_row(5.0 * len(self.datasets), 4.2, len(self.datasets))
-        for axes, name in zip(several, self.datasets, strict=True):
+        figure, panels = new_row(5.0 * len(self.datasets), 4.2, len(self.datasets))
+        for axes, name in zip(panels, self.datasets, strict=True):
             _lines(axes, [r for r in results if r.point["data"] == name], "error")
             axes.set_ylabel("leave-one-out error")
             axes.set_title(name)

@@ -36,10 +36,10 @@ class KernelErrors(WidthDraws):
     r"""Monte Carlo errors of networks of width $m$, which fall like $m^{-1/2}$.
 
     Each point is one network of the architecture ``wide(point)``. The error of its kernels and,
-    where groups are told apart, of each group's share is $\|\hat K - K\|_F / \|K\|_F$.
+    where groups are separate, of each group's share is $\|\hat K - K\|_F / \|K\|_F$.
     """
 
-    groups = True  # whether they are told apart
+    groups = True  # whether each group's share is compared
 
     def wide(self, point: Point) -> Architecture:
         return self.architecture
@@ -47,17 +47,19 @@ class KernelErrors(WidthDraws):
     def compute(self, point, seed, device):
         wide, x = self.wide(point), self.inputs().to(device)
         network = network_for(wide, x, width=point["width"], seed=seed)
-        found = self.shares(wide, lambda some: shoal.empirical_kernel(network, x, trainable=some))
+        shares = self.shares(wide, lambda some: shoal.empirical_kernel(network, x, trainable=some))
         limits = limit_kernels(self, wide, device)
-        return {name: (found[name] - limit).norm() / limit.norm() for name, limit in limits.items()}
+        return {
+            name: (shares[name] - limit).norm() / limit.norm() for name, limit in limits.items()
+        }
 
     def shares(self, wide: Architecture, kernels: Callable) -> dict[str, Tensor]:
         """Both kernels and each group's share, from the kernels for groups that are trained."""
         if not self.groups:
             return kernels(None)._asdict()
-        found = {group: kernels({group}) for group in wide.parameter_groups}
-        shares = {group: one.ntk for group, one in found.items()}
-        ck = next(iter(found.values())).ck
+        by_group = {group: kernels({group}) for group in wide.parameter_groups}
+        shares = {group: pair.ntk for group, pair in by_group.items()}
+        ck = next(iter(by_group.values())).ck
         return {"ck": ck, "ntk": torch.stack([*shares.values()]).sum(0), **shares}
 
     def plot(self, results):
@@ -98,10 +100,10 @@ class GramWidth(WidthDraws):
 
     def compute(self, point, seed, device):
         x = self.inputs().to(device)
-        found, limit = self.gram(x, point["width"], seed), self.limit(x)
+        gram, limit = self.gram(x, point["width"], seed), self.limit(x)
         return {
-            "error": torch.linalg.matrix_norm(found - limit, 2),
-            "least": torch.linalg.eigvalsh(found)[0],
+            "error": torch.linalg.matrix_norm(gram - limit, 2),
+            "least": torch.linalg.eigvalsh(gram)[0],
             "limit": torch.linalg.eigvalsh(limit)[0],
         }
 
@@ -117,8 +119,8 @@ class GramWidth(WidthDraws):
         allowed = self.share * limit
         summary["width_near"] = float((allowed / np.exp(law.offset)) ** (1 / law.slope))
         for width in self.widths:
-            found = matching(results, {"width": width})
-            errors, least = (curve(found, "width", key)[1] for key in ("error", "least"))
+            runs = matching(results, {"width": width})
+            errors, least = (curve(runs, "width", key)[1] for key in ("error", "least"))
             numbers = {
                 "error": errors.mean() / limit,
                 "least": least.mean() / limit,
@@ -130,13 +132,17 @@ class GramWidth(WidthDraws):
 
     def claims(self, summary):
         large = {width: summary[f"{width}_large"] for width in self.widths}
-        some = [width for width, share in large.items() if share < 1]
-        rest = [width for width in self.widths if width > max(some, default=0)]
-        found = f"all networks from width {rest[0]} on" if rest else "not all networks of any width"
+        failing = [width for width, share in large.items() if share < 1]
+        passing = [width for width in self.widths if width > max(failing, default=0)]
+        result = (
+            f"all networks from width {passing[0]} on"
+            if passing
+            else "not all networks of any width"
+        )
         widest = large[self.widths[-1]]
         asked = Criterion("share of the widest networks at least 1", widest, least=1)
         statement, printed, section = self.claimed
-        return (Claim(statement, printed, f"{found}, n = {self.samples}", section, (asked,)),)
+        return (Claim(statement, printed, f"{result}, n = {self.samples}", section, (asked,)),)
 
     def plot(self, results):
         figure, (left, right) = new_row(9.2, 3.9)

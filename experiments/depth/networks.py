@@ -60,7 +60,7 @@ class Stack(nn.Module):
         features, places, self.answers = shape
         outputs = math.prod(self.answers)
         self.kind, self.activations, self.pooled, self.gain = kind, activations, pooled, gain
-        self.gather, seen = NEIGHBORS[neighbors]
+        self.gather, parts = NEIGHBORS[neighbors]
         self.width = width
         generator = torch.Generator().manual_seed(seed)
 
@@ -70,14 +70,14 @@ class Stack(nn.Module):
 
         matrices = len(activations) - 1 if kind == "plain" else 1
         self.input = draw(features, width)
-        self.recurrent = nn.ParameterList(draw(seen * width, width) for _ in range(matrices))
+        self.recurrent = nn.ParameterList(draw(parts * width, width) for _ in range(matrices))
         self.readout = draw(width, outputs, readout)
         self.bias = nn.Parameter(torch.zeros(count, outputs, device=device))
         self.direction = torch.randn(1, count, *places, width, generator=generator).to(device)
         if kind == "plain":
             with torch.no_grad():  # the designs' scale: the mean square of a layer is kept
                 for matrix in self.recurrent:
-                    matrix /= math.sqrt(seen)
+                    matrix /= math.sqrt(parts)
         else:
             for _ in range(20):
                 self._normalize(exactly=True)
@@ -91,9 +91,9 @@ class Stack(nn.Module):
         return self.activations[0](self.mixed(z, self.recurrent[0]) + u)
 
     def _rows(self, z: Tensor, u: Tensor) -> Tensor:
-        """The loop with one row per network and sample: one may fail where others settle."""
-        several = (-1, len(self.bias), *z.shape[1:])
-        return self.cell(z.view(several), u.view(several)).flatten(0, 1)
+        """The loop with one row per network and sample: one may fail where others converge."""
+        stacked = (-1, len(self.bias), *z.shape[1:])
+        return self.cell(z.view(stacked), u.view(stacked)).flatten(0, 1)
 
     def states(self, x: Tensor) -> Tensor:
         """The features of the readout, for inputs (samples, networks, *places, features)."""

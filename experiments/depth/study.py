@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 import shoal
-from experiments.claims import Claim, Criterion, each, signed
+from experiments.claims import Claim, Criterion, criteria_for, signed
 from experiments.depth.networks import Stack
 from experiments.depth.tasks import Task, flattened, task
 from experiments.depth.training import CENTER, Compared, Setting, compared, measured, trained
@@ -91,11 +91,11 @@ class DepthStudy(Experiment):
         return [
             {"task": name, "network": network, **setting._asdict()}
             for name, setting, networks in cases
-            for network in (*networks, *self.own(name, setting))
+            for network in (*networks, *self.extra_networks(name, setting))
         ]
 
-    def own(self, name: str, setting: Setting) -> tuple[str, ...]:
-        """Networks that only some tasks have."""
+    def extra_networks(self, name: str, setting: Setting) -> tuple[str, ...]:
+        """Networks of some tasks only."""
         if name == "sequence":
             return ("flattened",) if setting == Setting() else ()
         if name == "graph" or name.endswith("-conv"):
@@ -105,25 +105,25 @@ class DepthStudy(Experiment):
         return ("ntk-design",) if setting == Setting("relu") else ()
 
     def compute(self, point, seed, device):
-        given = task(point["task"], self.samples, self.seeds, self.length, device)
+        learned = task(point["task"], self.samples, self.seeds, self.length, device)
         network = point["network"]
-        given = flattened(given) if network == "flattened" else given
+        learned = flattened(learned) if network == "flattened" else learned
         setting = Setting(**{key: point[key] for key in Setting._fields})
         rates = self.adam if setting.optimizer == "adam" else self.sgd
-        stack = self._stack(network, setting, given, len(rates), seed, device)
+        stack = self._stack(network, setting, learned, len(rates), seed, device)
         before = [weight.detach().clone() for weight in stack.parameters()]
         steps = self.steps * (self.longer if network == "longer" else 1)
-        seconds = trained(stack, given, setting.optimizer, rates, steps, self.batch, seed)
+        seconds = trained(stack, learned, setting.optimizer, rates, steps, self.batch, seed)
         first, after = before[0].flatten(1), next(stack.parameters()).detach().flatten(1)
         moved = (after - first).norm(dim=1) / first.norm(dim=1)  # of the input weights
-        return measured(stack, given, len(rates)) | {
+        return measured(stack, learned, len(rates)) | {
             "seconds": seconds / len(rates) / self.seeds,
             "moved": moved.view(len(rates), -1),
             "parameters": sum(w[0].numel() for w in before),
         }
 
     def _stack(
-        self, network: str, setting: Setting, given: Task, rates: int, seed: int,
+        self, network: str, setting: Setting, learned: Task, rates: int, seed: int,
         device: torch.device,
     ) -> Stack:  # fmt: skip
         phi = _ACTIVATIONS[setting.activation]
@@ -137,19 +137,19 @@ class DepthStudy(Experiment):
             activations = (phi,) * int(network.removeprefix(kind))
         elif network in ("deq", "free"):
             kind, activations = network, (phi,)
-        alone = given.neighbors == "none"
-        answers = (*given.y.shape[1:], given.classes) if alone else (given.classes,)
+        alone = learned.neighbors == "none"
+        answers = (*learned.y.shape[1:], learned.classes) if alone else (learned.classes,)
         base = self.width if alone else self.channels
         return Stack(
-            kind, activations, (given.x.shape[-1], tuple(given.x.shape[1:-1]), answers),
+            kind, activations, (learned.x.shape[-1], tuple(learned.x.shape[1:-1]), answers),
             count=rates * self.seeds, width=max(int(base * setting.scale), 2),
-            neighbors=given.neighbors, pooled=not given.everywhere, gain=setting.gain,
+            neighbors=learned.neighbors, pooled=not learned.everywhere, gain=setting.gain,
             readout=setting.readout, seed=seed, device=device,
             solver=shoal.Picard(rtol=self.tolerance, max_steps=self.most),
         )  # fmt: skip
 
     def summarize(self, results):
-        return {key: v for one in compared(results) for key, v in one.summary().items()}
+        return {key: v for row in compared(results) for key, v in row.summary().items()}
 
     def claims(self, summary):
         return claims_of_images(summary, self.tasks)
@@ -169,10 +169,10 @@ class DepthOfTasks(DepthStudy):
         adam=(0.03,), steps=5, longer=2, length=4,
     )  # fmt: skip
 
-    def own(self, name: str, setting: Setting) -> tuple[str, ...]:
+    def extra_networks(self, name: str, setting: Setting) -> tuple[str, ...]:
         """Unbounded DEQs, too."""
-        found = super().own(name, setting)
-        return ("free", *found) if setting == Setting() else found
+        networks = super().extra_networks(name, setting)
+        return ("free", *networks) if setting == Setting() else networks
 
     def claims(self, summary):
         """Tables need no depth, and answers far away do."""
@@ -188,7 +188,7 @@ class DepthOfTasks(DepthStudy):
             "implicit models capture long-range dependencies",
             "; ".join(words),
             SECTION,
-            each(asked, gains, least=0.2),
+            criteria_for(asked, gains, least=0.2),
         )
         low, high = (summary[f"sequence_deq_gain{gain}_mean"] for gain in (0.2, 0.99))
         yield Claim(
@@ -233,10 +233,12 @@ def claims_of_images(summary: Mapping[str, float], tasks: Sequence[str]) -> Iter
     ):
         gaps = [f"{t} {signed(100 * summary[f'{t}_{network}_gap_mean'], 1)}" for t in tasks]
         ends = {task: summary[f"{task}_{network}_gap_low"] for task in tasks}
-        criteria = each("{}: lower end of the difference at least −1 point", ends, least=-_EQUAL)
+        criteria = criteria_for(
+            "{}: lower end of the difference at least −1 point", ends, least=-_EQUAL
+        )
         if network == "longer":  # the sentence on its time must hold, too
             times = {t: summary[f"{t}_longer_seconds"] / summary[f"{t}_deq_seconds"] for t in tasks}
-            criteria += each("{}: at most the training time of the DEQ", times, most=1.0)
+            criteria += criteria_for("{}: at most the training time of the DEQ", times, most=1.0)
         claimed = "depth at equilibrium is expressive"
         yield Claim(words, claimed, f"{'; '.join(gaps)} points", SECTION, criteria)
 
@@ -252,37 +254,40 @@ _LINES = {"deq": COLORS[1], "free": COLORS[4], "unrolled10": COLORS[3], "unrolle
 _LINES |= {"plain3": COLORS[2], "plain2": COLORS[0], "plain1": GRAY, "flattened": "#222222"}
 
 
-def draw_study(found: Sequence[Compared]) -> Figure:
+def draw_study(rows: Sequence[Compared]) -> Figure:
     """Centers above; changes with the distance and with one variation at a time below."""
-    center = [one for one in found if not one.axis]
-    of = {one.task: [other for other in center if other.task == one.task] for one in center}
-    order = [name for name in NETWORKS if any(one.network == name for one in center)]
-    far = [name for name in of if of[name][0].places.shape[1] > 1]
-    axes = [axis for axis in _AXES if any(one.axis == axis for one in found)]
-    varied = next((one.task for one in found if one.axis), "")
-    columns = max(len(of), 3 if far or axes else 0)
-    rows = 1 + -(-(len(far) + len(axes)) // columns)
-    figure = Figure(figsize=(3.3 * columns + 1.2, 3.3 * rows))
-    panels: Any = figure.subplots(rows, columns, squeeze=False)
+    center = [row for row in rows if not row.axis]
+    by_task = {
+        task: [row for row in center if row.task == task]
+        for task in dict.fromkeys(row.task for row in center)
+    }
+    order = [name for name in NETWORKS if any(row.network == name for row in center)]
+    far = [name for name in by_task if by_task[name][0].places.shape[1] > 1]
+    axes = [axis for axis in _AXES if any(row.axis == axis for row in rows)]
+    varied = next((row.task for row in rows if row.axis), "")
+    columns = max(len(by_task), 3 if far or axes else 0)
+    height = 1 + -(-(len(far) + len(axes)) // columns)
+    figure = Figure(figsize=(3.3 * columns + 1.2, 3.3 * height))
+    panels: Any = figure.subplots(height, columns, squeeze=False)
     for panel in panels.flat:
         panel.set_axis_off()
     lower = iter(panels[1:].flat)
-    for name, panel in zip(of, panels[0], strict=False):
-        _draw_center(panel, of[name], order, panel is panels[0, 0])
+    for name, panel in zip(by_task, panels[0], strict=False):
+        _draw_center(panel, by_task[name], order, panel is panels[0, 0])
         _finish(panel, name, xlabel="test accuracy (%)")
     for name, panel in zip(far, lower, strict=False):
-        length = of[name][0].places.shape[1]
-        for one in of[name]:
-            if one.network in _LINES:
-                style = "--" if one.network == "flattened" else "-"  # it may lie on another one
-                look = {"color": _LINES[one.network], "label": NETWORKS[one.network]}
-                panel.plot(range(length), 100 * one.places.mean(0), style, **look)
+        length = by_task[name][0].places.shape[1]
+        for row in by_task[name]:
+            if row.network in _LINES:
+                style = "--" if row.network == "flattened" else "-"  # it may lie on another line
+                look = {"color": _LINES[row.network], "label": NETWORKS[row.network]}
+                panel.plot(range(length), 100 * row.places.mean(0), style, **look)
         panel.set(xlim=(-0.5, 1.6 * length), xticks=range(0, length, 5))  # room for the legend
         distance = "distance from where the answer is told"
         _finish(panel, name, ": how far it reaches", xlabel=distance, ylabel="test accuracy (%)")
         panel.legend(fontsize=7, loc="center right")
     for axis, panel in zip(axes, lower, strict=False):
-        _draw_axis(panel, axis, [one for one in found if one.task == varied])
+        _draw_axis(panel, axis, [row for row in rows if row.task == varied])
         _finish(panel, varied, xlabel=_AXES[axis], ylabel="test accuracy (%)")
     return figure
 
@@ -293,35 +298,35 @@ def _finish(axes: Axes, task: str, words: str = "", **labels: str) -> None:
     axes.set_title(TASKS[task] + words, fontsize=10)
 
 
-def _draw_center(axes: Axes, found: Sequence[Compared], order: list[str], names: bool) -> None:
+def _draw_center(axes: Axes, rows: Sequence[Compared], order: list[str], names: bool) -> None:
     """Accuracies of all networks with their intervals, below each other."""
-    for one in found:
-        mean, low, high = (100 * one.numbers[key] for key in ("mean", "low", "high"))
-        color = _LINES["deq"] if one.network in ("deq", "free") else _LINES["plain2"]
+    for row in rows:
+        mean, low, high = (100 * row.numbers[key] for key in ("mean", "low", "high"))
+        color = _LINES["deq"] if row.network in ("deq", "free") else _LINES["plain2"]
         look = {"xerr": [[mean - low], [high - mean]], "color": color, "markersize": 4}
-        axes.errorbar([mean], [-order.index(one.network)], fmt="o", **look)
-        if one.network == "deq":
+        axes.errorbar([mean], [-order.index(row.network)], fmt="o", **look)
+        if row.network == "deq":
             axes.axvline(mean, color=color, linewidth=0.8, linestyle=":")
     labels = [NETWORKS[name] if names else "" for name in order]
     axes.set_yticks([-place for place in range(len(order))], labels)
     axes.set_ylim(-len(order) + 0.5, 0.5)
 
 
-def _draw_axis(axes: Axes, axis: str, found: Sequence[Compared]) -> None:
+def _draw_axis(axes: Axes, axis: str, rows: Sequence[Compared]) -> None:
     """Accuracies against one thing that is varied, the center among it."""
-    some = [one for one in found if one.axis == axis]
-    values: list[Any] = [CENTER[axis], *{one.value for one in some}]
+    varied = [row for row in rows if row.axis == axis]
+    values: list[Any] = [CENTER[axis], *{row.value for row in varied}]
     values = values if isinstance(CENTER[axis], str) else sorted(values)
-    networks = [name for name in dict.fromkeys(one.network for one in some) if name in _LINES]
+    networks = [name for name in dict.fromkeys(row.network for row in varied) if name in _LINES]
     for index, network in enumerate(networks):
         places = [place + 0.05 * (index - (len(networks) - 1) / 2) for place in range(len(values))]
-        mine = [one for one in found if one.network == network and one.axis in ("", axis)]
-        at = {one.value if one.axis else CENTER[axis]: one.numbers for one in mine}
-        means, highs = ([100 * at[value][key] for value in values] for key in ("mean", "high"))
+        line = [row for row in rows if row.network == network and row.axis in ("", axis)]
+        numbers = {row.value if row.axis else CENTER[axis]: row.numbers for row in line}
+        means, highs = ([100 * numbers[value][key] for value in values] for key in ("mean", "high"))
         errors = [high - mean for high, mean in zip(highs, means, strict=True)]
         look = {"fmt": "o-", "markersize": 3, "linewidth": 1.2, "color": _LINES[network]}
         label = "DEQ" if network == "deq" else NETWORKS[network]
-        # the legend keeps clear of caps, of bars alone it would not
+        # the legend avoids caps, but not bare error bars
         axes.errorbar(places, means, errors, capsize=2, label=label, **look)
     axes.set_xticks(range(len(values)), [str(value) for value in values])
     axes.margins(y=0.2)  # for the legend

@@ -27,7 +27,7 @@ class Task:
 
     @property
     def everywhere(self) -> bool:
-        """Whether every place has an answer of its own."""
+        """Whether every place has its own answer."""
         return self.y.ndim > 1
 
 
@@ -35,21 +35,21 @@ class Task:
 def task(name: str, samples: int, seeds: int, length: int, device: torch.device) -> Task:
     """A task by its name."""
     x, y, classes, neighbors, tests = _pool(name, length)
-    known = len(x) - tests if tests else len(x)
+    drawn = len(x) - tests if tests else len(x)
     generator = torch.Generator().manual_seed(1)
-    orders = torch.stack([torch.randperm(known, generator=generator) for _ in range(seeds)])
-    held = min(known // 5, samples // 4)
-    last = known if tests else known - known // 4
-    train = orders[:, : min(samples, last - held)]
-    validation = orders[:, last - held : last]
-    test = torch.arange(known, len(x)).expand(seeds, -1) if tests else orders[:, last:]
+    orders = torch.stack([torch.randperm(drawn, generator=generator) for _ in range(seeds)])
+    withheld = min(drawn // 5, samples // 4)
+    last = drawn if tests else drawn - drawn // 4
+    train = orders[:, : min(samples, last - withheld)]
+    validation = orders[:, last - withheld : last]
+    test = torch.arange(drawn, len(x)).expand(seeds, -1) if tests else orders[:, last:]
     x, y, *rows = (t.to(device) for t in (x.float(), y.long(), train, validation, test))
     return Task(x, y, classes, neighbors, *rows)
 
 
-def flattened(given: Task) -> Task:
+def flattened(task: Task) -> Task:
     """A task whose places stand side by side, as features of one place."""
-    return replace(given, x=given.x.flatten(1), neighbors="none")
+    return replace(task, x=task.x.flatten(1), neighbors="none")
 
 
 Pool = tuple[Tensor, Tensor, int, str, int]  # x, y, classes, neighbors, fixed tests at the end

@@ -83,7 +83,7 @@ def _move(
 def measured(stack: Stack, task: Task, rates: int) -> dict[str, Any]:
     """Accuracies on validation and test samples, for every step size and seed, and costs."""
     seeds = len(task.test)
-    found: dict[str, Any] = {}
+    numbers: dict[str, Any] = {}
     for name in ("validation", "test"):
         rows = getattr(task, name)
         parts, seconds = [], []
@@ -101,13 +101,13 @@ def measured(stack: Stack, task: Task, rates: int) -> dict[str, Any]:
                 costs["settled"].append(solution.converged.double().view(len(x), -1))
         right = torch.cat(parts).mean(0)  # networks, places
         right = right.view(rates, seeds, -1)
-        found[name] = right.mean(-1)
+        numbers[name] = right.mean(-1)
         if name == "test":
-            found |= {"places": right, "latency": np.median(seconds)}
+            numbers |= {"places": right, "latency": np.median(seconds)}
             for key, values in costs.items():
                 mean = torch.cat(values).mean(0) if values else torch.full((rates * seeds,), np.nan)
-                found[key] = mean.view(rates, seeds)
-    return found
+                numbers[key] = mean.view(rates, seeds)
+    return numbers
 
 
 class Setting(NamedTuple):
@@ -155,7 +155,7 @@ def student(values: Any) -> dict[str, float]:
 
 def compared(results: Sequence[Result]) -> list[Compared]:
     """Every network of a study, in the order of its points: DEQs before their rivals."""
-    found, deqs = [], {}
+    rows, deqs = [], {}
     for point, arrays in results:
         best = int(arrays["validation"].mean(1).argmax())  # of the step sizes
         at = {k: arrays[k][best] for k in ("test", "places", "moved", "steps", "settled")}
@@ -174,5 +174,5 @@ def compared(results: Sequence[Result]) -> list[Compared]:
             numbers |= {"near": near.mean(), "far": far.mean()}
         numbers = {key: value for key, value in numbers.items() if not math.isnan(value)}
         value = point[axis] if axis else ""
-        found.append(Compared(point["task"], network, axis, value, numbers, at["places"]))
-    return found
+        rows.append(Compared(point["task"], network, axis, value, numbers, at["places"]))
+    return rows

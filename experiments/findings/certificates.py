@@ -92,14 +92,14 @@ class CertifiedTraining(Experiment):
 
         def numbers(result: Result) -> dict[str, float]:
             arrays = result.arrays
-            found = {key: arrays[key] for key in ("status", "broken", "step_size")}
-            found["steps"], found["loss"] = len(arrays["loss"]) - 1, arrays["loss"][-1]
-            found["norm_upper"] = arrays["norm_upper"].max()
-            found |= kept(arrays)
+            row = {key: arrays[key] for key in ("status", "broken", "step_size")}
+            row["steps"], row["loss"] = len(arrays["loss"]) - 1, arrays["loss"][-1]
+            row["norm_upper"] = arrays["norm_upper"].max()
+            row |= kept(arrays)
             if len(arrays["travel"]):
-                found["slack"] = (arrays["bound"] / arrays["loss"]).min()
-                found["travel"] = arrays["travel"].max()
-            return found
+                row["slack"] = (arrays["bound"] / arrays["loss"]).min()
+                row["travel"] = arrays["travel"].max()
+            return row
 
         return by_point(results, numbers)
 
@@ -129,9 +129,9 @@ class CertifiedTraining(Experiment):
             axes.plot(steps, values, "o-", label="loss", **look)
             if result is results[0]:
                 axes.set(ylabel=words[key], **({"ylim": ends[key]} if key in ends else {}))
-            told = f"refused: {arrays['failure']}" if str(arrays["failure"]) else "proved"
+            outcome = f"refused: {arrays['failure']}" if str(arrays["failure"]) else "proved"
             size = rf"{result.point['case']}, $\eta$ = {float(arrays['step_size']):.1e}"
-            return f"{size}\n{told}" if key == "loss" else ""
+            return f"{size}\n{outcome}" if key == "loss" else ""
 
         shared = {"sharex": True, "sharey": "row"}
         size = 3.3 * len(results) + 0.4, 7.2
@@ -183,10 +183,10 @@ class RequiredWidths(Experiment):
             architecture, x = shoal.ImplicitNetwork(self.gamma), x / math.sqrt(self.features)
         options = {"largest_width": self.largest_width, "seeds": self.seeds}
         y = label * _signs(n)
-        found = shoal.certificates.required_width(
+        widths = shoal.certificates.required_width(
             architecture, x, y, readout_scale=readout_scale, **options
         )
-        tried = {"certificate": found.certified, "experience": found.empirical}
+        tried = {"certificate": widths.certified, "experience": widths.empirical}
         return theorem_widths(architecture, x, y, readout_scale) | {
             name: math.nan if w is None else float(w) for name, w in tried.items()
         }
@@ -198,8 +198,8 @@ class RequiredWidths(Experiment):
 
     def plot(self, results):
         def panel(axes: drawing.Axes, network: str, setting: str) -> str:
-            found = matching(results, {"network": network, "setting": setting})
-            rows = {label: curve(found, "samples", key)[1] for key, label in _KEYS.items()}
+            runs = matching(results, {"network": network, "setting": setting})
+            rows = {label: curve(runs, "samples", key)[1] for key, label in _KEYS.items()}
             rows = {label: np.where(np.isinf(row), np.nan, row) for label, row in rows.items()}
             drawing.draw_lines(axes, self.samples, rows)
             drawing.logarithmic_axes(axes, self.samples)

@@ -53,7 +53,7 @@ class SpectrumError(Experiment):
         predicted = shoal.spectrum(self.architecture, mixture, n=self.samples)
         eq = shoal.equivalent(self.architecture, x, labels, mixture=mixture)
         exact = shoal.kernel(eq.coefficients.architecture, x)
-        found: dict[str, Any] = {}
+        arrays: dict[str, Any] = {}
         for kind in ("ck", "ntk"):
             limit: Spectrum = getattr(predicted, kind)
             eigenvalues = torch.linalg.eigvalsh(getattr(exact, kind)).cpu().numpy()
@@ -63,8 +63,8 @@ class SpectrumError(Experiment):
             numbers |= {"eigenvalues": eigenvalues, "grid": places}
             numbers["density"] = limit.density(places)
             numbers["isolated"] = np.array([spike.value for spike in limit.spikes])
-            found |= {f"{kind}_{key}": value for key, value in numbers.items()}
-        return found
+            arrays |= {f"{kind}_{key}": value for key, value in numbers.items()}
+        return arrays
 
     def summarize(self, results):
         return by_point(results)
@@ -94,20 +94,20 @@ def _compare(limit: Spectrum, eigenvalues: Any, equivalent: Any) -> dict[str, fl
     low, high = float(limit.edges[0, 0]), float(limit.edges[-1, 1])
     below, above = int((isolated < low).sum()), int((isolated > high).sum())
     bulk = eigenvalues[atoms + below * (atoms == 0) : len(eigenvalues) - above]
-    found = {
+    numbers = {
         "ks": _distance(limit, eigenvalues[atoms:]),
         "low": (low - float(bulk[0])) / (high - low),
         "high": (float(bulk[-1]) - high) / (high - low),
         "spikes_count": float(len(isolated)),
     }
     if len(isolated):
-        found["spikes"] = _spike_error(limit, equivalent, hidden=True)
-        found["spikes_exact"] = _spike_error(limit, eigenvalues, hidden=False)
+        numbers["spikes"] = _spike_error(limit, equivalent, hidden=True)
+        numbers["spikes_exact"] = _spike_error(limit, eigenvalues, hidden=False)
     for atom in limit.atoms:
-        found["atom"] = atom.mass
-        found["atom_shift"] = float(eigenvalues[:atoms].mean()) / atom.value - 1
-        found["atom_smear"] = float(eigenvalues[:atoms].std()) / atom.value
-    return found
+        numbers["atom"] = atom.mass
+        numbers["atom_shift"] = float(eigenvalues[:atoms].mean()) / atom.value - 1
+        numbers["atom_smear"] = float(eigenvalues[:atoms].std()) / atom.value
+    return numbers
 
 
 def _distance(limit: Spectrum, eigenvalues: Any) -> float:
@@ -126,20 +126,20 @@ def _spike_error(limit: Spectrum, eigenvalues: Any, *, hidden: bool) -> float:
     """
     isolated = np.array([spike.value for spike in limit.spikes])
     low, high = float(limit.edges[0, 0]), float(limit.edges[-1, 1])
-    others = eigenvalues
+    candidates = eigenvalues
     for atom in limit.atoms:
-        others = others[np.abs(others / atom.value - 1) > 1e-9]
+        candidates = candidates[np.abs(candidates / atom.value - 1) > 1e-9]
     errors = [0.0]
     for place, value in enumerate(isolated):
         if value > high:
-            found = eigenvalues[place - len(isolated)]
+            nearest = eigenvalues[place - len(isolated)]
         elif value < low and not limit.atoms:
-            found = eigenvalues[place]
+            nearest = eigenvalues[place]
         elif hidden:
-            found = others[np.abs(others - value).argmin()]
+            nearest = candidates[np.abs(candidates - value).argmin()]
         else:
             continue
-        errors.append(abs(float(found) / float(value) - 1))
+        errors.append(abs(float(nearest) / float(value) - 1))
     return max(errors)
 
 
@@ -148,7 +148,7 @@ class SphereError(Experiment):
     """Errors of designs on the sphere over all angles.
 
     Each point is one design of a DEQ that is not centered. The kernel of the designed network is
-    that of its finished activation: it knows nothing of the power series the design is made of.
+    that of its finished activation: it does not use the power series of the design.
     """
 
     activations: tuple[Activation, ...] = (
@@ -174,7 +174,7 @@ class SphereError(Experiment):
         return grid(activation=by_name(self.activations), variance=self._variances(), kind=kinds)
 
     def _variances(self) -> dict[str, tuple[float, bool]]:
-        """The variances by name: their value, and whether it is that of the gain."""
+        """The variances by name: their value, and whether it is a gain."""
         plain = {f"variance{value:g}": (value, False) for value in self.variances}
         return plain | {f"gain{value:g}": (value, True) for value in self.gains}
 
@@ -211,8 +211,8 @@ class SphereError(Experiment):
         signs = [rf"$\sigma_a^2{' L^2' * gain} = {value:g}$" for value, gain in every]
 
         def panel(axes: Axes, kind: str, name: str) -> str:
-            found = matching(results, {"activation": name, "kind": kind})
-            for result, color, label in zip(found, cycle(COLORS), signs, strict=False):
+            runs = matching(results, {"activation": name, "kind": kind})
+            for result, color, label in zip(runs, cycle(COLORS), signs, strict=False):
                 shown = np.maximum(_error(result), _ROUNDING)
                 look = {"color": color, "markersize": 3, "linewidth": 0.9, "label": label}
                 axes.semilogy(result.arrays["cosines"], shown, ".-", **look)

@@ -78,49 +78,49 @@ class Recovery(Experiment):
         nodes = np.cos(np.pi * (np.arange(self.degree + 1) + 0.5) / (self.degree + 1))
         variances = limit * (1 + nodes) / 2
         logs = np.stack([self._log_likelihoods(deq(v), x, y) for v in variances])
-        found: dict[str, Any] = {"truth": truths, "limit": limit}
+        arrays: dict[str, Any] = {"truth": truths, "limit": limit}
         for scale, table in zip(_SCALES, logs.transpose(1, 2, 0), strict=True):
             pairs = zip(table, truths, strict=True)
             rows = [posterior(variances, row, limit, truth) for row, truth in pairs]
             for key, column in zip(_PARTS, zip(*rows, strict=True), strict=True):
-                found[f"{scale}_{key}"] = column
-        return found
+                arrays[f"{scale}_{key}"] = column
+        return arrays
 
     def _values(self, deq: shoal.DEQ, x: Tensor, source: str, random: Any) -> Tensor:
         """One function of the prior, at the inputs."""
         if source == "process":
-            own, vectors = torch.linalg.eigh(shoal.kernel(deq, x).ck)
+            eigenvalues, vectors = torch.linalg.eigh(shoal.kernel(deq, x).ck)
             normal = torch.from_numpy(random.standard_normal(len(x))).to(x)
-            return vectors @ (own.clamp(min=0).sqrt() * normal)
+            return vectors @ (eigenvalues.clamp(min=0).sqrt() * normal)
         network = network_for(deq, x, width=self.width, seed=int(random.integers(2**31)))
         with torch.no_grad():
             return network(x)[:, 0]
 
     def _log_likelihoods(self, deq: shoal.DEQ, x: Tensor, y: Tensor) -> Any:
-        """Log likelihoods of all draws, the scale known and free. shape: (2, draws)."""
-        own, vectors = torch.linalg.eigh(shoal.kernel(deq, x).ck)
-        spread = own.clamp(min=0) + self.noise
+        """Log likelihoods of all draws, with known and with free scale. shape: (2, draws)."""
+        eigenvalues, vectors = torch.linalg.eigh(shoal.kernel(deq, x).ck)
+        spread = eigenvalues.clamp(min=0) + self.noise
         fit = ((y @ vectors) ** 2 / spread).sum(1)
         volume = spread.log().sum()
         # free: the scale is integrated out under its flat prior
-        both = torch.stack([-(fit + volume) / 2, -(len(x) * fit.log() + volume) / 2])
-        return both.cpu().numpy()
+        logs = torch.stack([-(fit + volume) / 2, -(len(x) * fit.log() + volume) / 2])
+        return logs.cpu().numpy()
 
     def summarize(self, results):
         def numbers(result: Result) -> dict[str, float]:
             arrays, limit = result.arrays, float(result.arrays["limit"])
             truth = arrays["truth"]
-            found: dict[str, float] = {}
+            row: dict[str, float] = {}
             for scale in _SCALES:
                 low, high, mean, mode, rank = (arrays[f"{scale}_{k}"] for k in _PARTS)
-                found |= {
+                row |= {
                     f"{scale}_coverage": ((low <= truth) & (truth <= high)).mean(),
                     f"{scale}_length": (high - low).mean() / limit,
                     f"{scale}_error": np.sqrt(np.mean((mean - truth) ** 2)) / limit,
                     f"{scale}_mode_error": np.sqrt(np.mean((mode - truth) ** 2)) / limit,
                     f"{scale}_rank": rank.mean(),
                 }
-            return found
+            return row
 
         return by_point(results, numbers)
 
@@ -131,9 +131,9 @@ class Recovery(Experiment):
         for axes, name, color in zip(panels, names, COLORS, strict=False):
             mine = matching(results, {"activation": name})
             _draw_intervals(axes, *matching(mine, {"samples": max(self.samples)}))
-            found = self.summarize(mine)
+            summary = self.summarize(mine)
             for scale, line in zip(_SCALES, ("o--", "o-"), strict=True):
-                lengths = [v for key, v in found.items() if key.endswith(f"{scale}_length")]
+                lengths = [v for key, v in summary.items() if key.endswith(f"{scale}_length")]
                 look = {"color": color, "markersize": 4, "label": f"{name}, scale {scale}"}
                 last.plot(self.samples, lengths, line, **look)
         logarithmic_axes(last, self.samples, "observations $n$")

@@ -57,7 +57,7 @@ class Regression(Experiment):
         begin = time.perf_counter()
         right = fit.predict(test.x).argmax(1) == test.labels
         report = fit.report
-        found: dict[str, Any] = {
+        arrays: dict[str, Any] = {
             "accuracy": float(right.double().mean()),
             "residual": float(report.residual.max()),
             "converged": report.converged,
@@ -66,12 +66,12 @@ class Regression(Experiment):
             "history": report.history.max(1).values,
         }
         for part in ("form_seconds", "prepare_seconds", "solve_seconds"):
-            found[part] = getattr(report, part)
+            arrays[part] = getattr(report, part)
         if point["solver"] == "cholesky":
-            found["likelihood"] = fit.log_marginal_likelihood / train.y.numel()
+            arrays["likelihood"] = fit.log_marginal_likelihood / train.y.numel()
         if device.type == "cuda":
-            found["peak_bytes"] = torch.cuda.max_memory_allocated(device)
-        return found
+            arrays["peak_bytes"] = torch.cuda.max_memory_allocated(device)
+        return arrays
 
     def _samples(self, dataset: str, device: torch.device) -> tuple[Samples, Samples]:
         """Samples to train and to test with."""
@@ -102,9 +102,9 @@ class Regression(Experiment):
 
     def plot(self, results):
         def panel(axes: Axes, dataset: str, ridge: float) -> str:
-            found = matching(results, {"dataset": dataset, "ridge": ridge, "kernel": "ntk"})
+            runs = matching(results, {"dataset": dataset, "ridge": ridge, "kernel": "ntk"})
             for (solver, title), color in zip(_TITLES.items(), COLORS, strict=False):
-                for result in matching(found, {"solver": solver}):
+                for result in matching(runs, {"solver": solver}):
                     history = result.arrays["history"]
                     steps = np.arange(1, len(history) + 1)
                     axes.loglog(steps, history, color=color, linewidth=1.4, label=title)

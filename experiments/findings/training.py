@@ -41,8 +41,8 @@ class TrainingCurves(DEQs):
         cases = grid(dataset=self.datasets, activation=self.names, network=self.networks)
         sizes = list(zip(self.widths, self.trials, strict=True))
         draws = [(m, k) for k in range(max(self.trials)) for m, count in sizes if k < count]
-        found: list[Point] = [{**case, "width": "inf", "trial": 0} for case in cases]
-        return found + [{**c, "width": m, "trial": k} for m, k in draws for c in cases]
+        limits: list[Point] = [{**case, "width": "inf", "trial": 0} for case in cases]
+        return limits + [{**c, "width": m, "trial": k} for m, k in draws for c in cases]
 
     def compute(self, point, seed, device):
         if point["width"] == "inf":
@@ -67,20 +67,20 @@ class TrainingCurves(DEQs):
         return grid(dataset=self.datasets, activation=self.names)
 
     def _rows(self, results: Sequence[Result], case: Point, width: int | str) -> dict:
-        found = matching(results, {**case, "width": width})
-        return {name: matching(found, {"network": name}) for name in self.networks}
+        runs = matching(results, {**case, "width": width})
+        return {name: matching(runs, {"network": name}) for name in self.networks}
 
     def summarize(self, results):
-        """Of each network and width what the page on findings lists."""
+        """Numbers of the page on findings, for each network and width."""
         summary: dict[str, float] = {}
         for case in self._cases():
             predicted = self._rows(results, case, "inf")
             for width in self.widths:
                 rows = self._rows(results, case, width)
                 reference = spread(rows["deq"], "loss")[0][1:]
-                for network, found in rows.items():
-                    mean, deviation = (part[1:] for part in spread(found, "loss"))
-                    scores = z_scores(found, rows["deq"], "loss")[1:]
+                for network, runs in rows.items():
+                    mean, deviation = (part[1:] for part in spread(runs, "loss"))
+                    scores = z_scores(runs, rows["deq"], "loss")[1:]
                     losses = zip(self.steps[1:], mean, strict=True)
                     wide = predicted[network][0].arrays["loss"][1:]
                     numbers = {f"loss{k}": v for k, v in losses if k >= 25} | {
@@ -89,7 +89,7 @@ class TrainingCurves(DEQs):
                         "z": scores[-1],
                         "z_largest": np.abs(scores).max(),
                         "off": np.abs(mean / wide - 1).max(),
-                        "seconds": np.median([result.arrays["seconds"] for result in found]),
+                        "seconds": np.median([result.arrays["seconds"] for result in runs]),
                     }
                     name = "_".join([*map(str, case.values()), network, str(width)])
                     summary |= named(name, numbers)
@@ -100,8 +100,8 @@ class TrainingCurves(DEQs):
             steps, shown = np.array(self.steps), np.array(self.steps) > 0
             wide = {n: r[0].arrays["loss"] for n, r in self._rows(results, case, "inf").items()}
             measured, reference = self._rows(results, case, width), wide["deq"]
-            for (name, found), color in zip(measured.items(), COLORS, strict=False):
-                parts = (wide[name], *spread(found, "loss"))
+            for (name, runs), color in zip(measured.items(), COLORS, strict=False):
+                parts = (wide[name], *spread(runs, "loss"))
                 predicted, mean, deviation = ((part / reference)[shown] for part in parts)
                 band = mean - deviation, mean + deviation
                 axes.fill_between(steps[shown], *band, color=color, alpha=0.15, linewidth=0)
@@ -109,7 +109,7 @@ class TrainingCurves(DEQs):
                 axes.plot(steps[shown], predicted, ":", color=color, linewidth=1.2)
             axes.plot([], [], ":", color=GRAY, linewidth=1.2, label="infinitely wide")
             axes.set_xscale("log")
-            return f"{self.title_at(case)}, {case['dataset']}, width {width}"
+            return f"{self.point_title(case)}, {case['dataset']}, width {width}"
 
         rows = self._cases()
         size = 3.4 * len(self.widths) + 0.8, 2.7 * len(rows) + 0.4
@@ -147,13 +147,13 @@ class PredictedTraining(DEQs):
         predicted = flow.training.run(steps=list(self.steps), step_size=step_size)
         options = {"step_size": step_size, "steps": self.steps, "from_zero": False}
         every, _ = full_batch(net, x, y, watched=torch.cat([x, tests]), **options)
-        outputs, found = every[:, : len(x)], every[:, len(x) :]
+        outputs, test_outputs = every[:, : len(x)], every[:, len(x) :]
         return {
             "steps": self.steps,
             "measured": (outputs - y).square().mean((1, 2)) / 2,
             "predicted": predicted.loss,
             "train": (outputs - predicted.train_mean).norm() / predicted.train_mean.norm(),
-            "test": (found - predicted.test_mean).norm() / predicted.test_mean.norm(),
+            "test": (test_outputs - predicted.test_mean).norm() / predicted.test_mean.norm(),
         }
 
     def inputs(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -165,20 +165,20 @@ class PredictedTraining(DEQs):
     def summarize(self, results):
         summary: dict[str, float] = {}
         for activation in self.names:
-            found = matching(results, {"activation": activation})
+            runs = matching(results, {"activation": activation})
             for kind in ("train", "test"):
-                law = power_law(*curve(found, "width", kind))
+                law = power_law(*curve(runs, "width", kind))
                 name = f"{activation}_{kind}"
                 summary |= {**law.numbers(name), f"{name}_widest": float(law(max(self.widths)))}
         return summary
 
     def plot(self, results):
         def panel(axes: Axes, _: str, name: str) -> str:
-            found = matching(results, {"activation": name})
+            runs = matching(results, {"activation": name})
             kinds = {"training": "train", "test": "test"}
-            rows = {f"{k} predictions": curve(found, "width", key) for k, key in kinds.items()}
+            rows = {f"{k} predictions": curve(runs, "width", key) for k, key in kinds.items()}
             draw_laws(axes, rows, "width $m$")
-            return f"{self.title_at({'activation': name})} DEQ"
+            return f"{self.point_title({'activation': name})} DEQ"
 
         size, y = (4.6 * len(self.names), 4.0), "relative gap between predicted and measured"
         return draw_panels([""], self.names, panel, size, y=y, legend=None, sharey=True)

@@ -59,8 +59,8 @@ class GroupError(KernelErrors):
     def summarize(self, results):
         summary: dict[str, float] = {}
         for index, architecture in enumerate(self.architectures):
-            found = super().summarize(matching(results, {"network": index}))
-            summary |= named(type(architecture).__name__, found)
+            numbers = super().summarize(matching(results, {"network": index}))
+            summary |= named(type(architecture).__name__, numbers)
         return summary
 
     def plot(self, results):
@@ -126,8 +126,8 @@ def printed_gram(architecture: shoal.ConvResNet, x: Tensor) -> Tensor:
     patches = padded.unfold(2, architecture.patch_size, 1)  # (n, channels, pixels, patch)
     gram = x.new_zeros(len(x), len(x))
     for i, j in itertools.product(range(len(x)), repeat=2):
-        both = torch.cat([patches[i], patches[j]], 1).movedim(1, 0).flatten(1)
-        gram[i, j] = _printed_entry(architecture, both @ both.T, near)
+        pair = torch.cat([patches[i], patches[j]], 1).movedim(1, 0).flatten(1)
+        gram[i, j] = _printed_entry(architecture, pair @ pair.T, near)
     return gram
 
 
@@ -142,8 +142,8 @@ def _printed_entry(architecture: shoal.ConvResNet, k: Tensor, near: Tensor) -> T
     for _ in range(2, architecture.depth):
         below = moments(sigma, k.diagonal().sqrt()).mean
         cross = torch.outer(b, below) + torch.outer(below, b)
-        own = dual(sigma, k.diagonal()[:, None], k.diagonal(), k)
-        k = patch @ (k + step * cross + step**2 * own) @ patch
+        branch = dual(sigma, k.diagonal()[:, None], k.diagonal(), k)
+        k = patch @ (k + step * cross + step**2 * branch) @ patch
         b = b + step * below
     variance = k.diagonal()
     slope = dual_derivative(sigma, variance[:pixels, None], variance[pixels:], k[:pixels, pixels:])

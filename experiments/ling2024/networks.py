@@ -12,7 +12,7 @@ from torch import Tensor
 
 import shoal
 from experiments import networks as nets
-from experiments.claims import Claim, Criterion, each, short
+from experiments.claims import Claim, Criterion, criteria_for, short
 from experiments.drawing import COLORS, Axes, draw_lines, draw_panels, logarithmic_axes
 from experiments.experiment import Point, Result, by_point, experiment, grid, matching
 from experiments.samples import image_samples
@@ -97,11 +97,11 @@ class Accuracies(nets.DEQs):
             deqs = matching(results, {**case, "network": "deq"})
             *place, width = case.values()
             for network in _NETWORKS[case["protocol"]]:
-                found = matching(results, {**case, "network": network})
+                runs = matching(results, {**case, "network": network})
                 name = "_".join(map(str, [*place, network, width]))
-                summary[name], summary[f"{name}_deviation"] = map(float, spread(found, "test"))
+                summary[name], summary[f"{name}_deviation"] = map(float, spread(runs, "test"))
                 if network != "deq":
-                    summary[f"{name}_z"] = float(z_scores(found, deqs, "test"))
+                    summary[f"{name}_z"] = float(z_scores(runs, deqs, "test"))
         return summary
 
     def claims(self, summary):
@@ -120,22 +120,22 @@ class Accuracies(nets.DEQs):
         def least(network: str) -> dict[str, float]:
             """The least z-scores of a network against the DEQ, over the wider half of widths."""
             ends = [f"{network}_{m}_z" for m in self.widths if m >= 256]
-            found = {}
+            scores = {}
             for phi, data in product(("ReLU", "Tanh"), self.datasets):
                 place = f"readout_{phi.lower()}_{data}"
-                found[f"{phi}, {data}"] = min(summary[f"{place}_{end}"] for end in ends)
-            return found
+                scores[f"{phi}, {data}"] = min(summary[f"{place}_{end}"] for end in ends)
+            return scores
 
         section = "Ling 2024, Figure 3"
-        found = f"MNIST, width 256, readout trained: {words('deq', 'moments')}"
-        asked = each("{}: z-scores at least −3", least("moments"), least=-3)
-        yield Claim("Designs classify as well as DEQs", "a figure", found, section, asked)
+        accuracies = f"MNIST, width 256, readout trained: {words('deq', 'moments')}"
+        asked = criteria_for("{}: z-scores at least −3", least("moments"), least=-3)
+        yield Claim("Designs classify as well as DEQs", "a figure", accuracies, section, asked)
         yield Claim(
             "Networks with the DEQ's activation do worse",
             "a figure; “noticeable gap”",
             words("deq", "naive"),
             section,
-            each("{}: a z-score of at most −3", least("naive"), most=-3),
+            criteria_for("{}: a z-score of at most −3", least("naive"), most=-3),
             remark="yes for ReLU at small widths; no for Tanh, whose kernels agree",
         )
 
@@ -144,16 +144,16 @@ class Accuracies(nets.DEQs):
         look = {"fmt": "o-", "markersize": 3, "linewidth": 1.2, "capsize": 2}
 
         def panel(axes: Axes, case: Point, dataset: str) -> str:
-            found = matching(results, {**case, "dataset": dataset})
+            runs = matching(results, {**case, "dataset": dataset})
             for network, color in zip(_NETWORKS["all"], COLORS, strict=False):
                 if network in _NETWORKS[case["protocol"]]:
-                    own = [matching(found, {"network": network, "width": m}) for m in self.widths]
-                    means, deviations = np.array([spread(row, "test") for row in own]).T * 100
+                    rows = [matching(runs, {"network": network, "width": m}) for m in self.widths]
+                    means, deviations = np.array([spread(row, "test") for row in rows]).T * 100
                     label = _LABELS[network]
                     axes.errorbar(self.widths, means, deviations, color=color, label=label, **look)
             axes.set_xscale("log", base=2)
             trained = "readout" if case["protocol"] == "readout" else "all weights"
-            return f"{self.title_at(case)}, {dataset}, {trained}"
+            return f"{self.point_title(case)}, {dataset}, {trained}"
 
         size = max(3.5 * len(self.datasets) + 0.8, 7.5), 2.6 * len(rows) + 0.5
         labels = {"x": "width $m$", "y": "test accuracy (%)", "title": 9.5}
@@ -161,7 +161,7 @@ class Accuracies(nets.DEQs):
         return draw_panels(rows, self.datasets, panel, size, **labels, **options)
 
 
-_KINDS = {  # and how many of the units are a second
+_KINDS = {  # with the number of units per second
     "single": ("inference, one image (ms)", 1e3),
     "batched": ("inference in batches, per image (µs)", 1e6),
     "epoch": ("training, one epoch (s)", 1.0),
@@ -221,12 +221,12 @@ class Times(nets.DEQs):
     def summarize(self, results):
         def numbers(result: Result) -> dict[str, float]:
             (deq,) = matching(results, {**result.point, "network": "deq"})
-            found: dict[str, float] = {}
+            times: dict[str, float] = {}
             for kind in _KINDS:
-                found[kind] = result.arrays[kind]
+                times[kind] = result.arrays[kind]
                 if result is not deq:
-                    found[f"{kind}_ratio"] = deq.arrays[kind] / result.arrays[kind]
-            return found
+                    times[f"{kind}_ratio"] = deq.arrays[kind] / result.arrays[kind]
+            return times
 
         return by_point(results, numbers)
 
@@ -258,12 +258,12 @@ class Times(nets.DEQs):
         cases = grid(pixels=self.sizes, activation=self.names)
 
         def panel(axes: Axes, case: Point, kind: str) -> str:
-            found = {n: matching(results, {**case, "network": n}) for n in self.networks}
+            runs = {n: matching(results, {**case, "network": n}) for n in self.networks}
             words, unit = _KINDS[kind]
-            rows = {_LABELS[n]: unit * curve(own, "width", kind)[1] for n, own in found.items()}
+            rows = {_LABELS[n]: unit * curve(row, "width", kind)[1] for n, row in runs.items()}
             draw_lines(axes, self.widths, rows)
             logarithmic_axes(axes, self.widths)
-            return f"{self.title_at(case)}, {case['pixels']} pixels: {words}"
+            return f"{self.point_title(case)}, {case['pixels']} pixels: {words}"
 
         size = 11.0, 2.6 * len(cases) + 0.5
         return draw_panels(cases, _KINDS, panel, size, x="width $m$", title=9, sharex=True)

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 import shoal
-from experiments.claims import Claim, Criterion, each, interval, short, signed
+from experiments.claims import Claim, Criterion, criteria_for, interval, short, signed
 from experiments.drawing import COLORS, Axes, draw_laws, new_row
 from experiments.experiment import Result, experiment, grid, matching, named
-from experiments.networks import DEQs, title_of
+from experiments.networks import DEQs, activation_title
 from experiments.statistics import curve, power_law
 from shoal.activations import Activation, LeakyReLU, ReLU, Swish, Tanh
 from shoal.architectures import DEQ
@@ -69,7 +69,7 @@ def paper_equivalent(deq: DEQ, sample: Sample, trainable: Sequence[str]) -> Pape
     return PaperEquivalent(*operators, c)
 
 
-def equivalent_of(
+def make_equivalent(
     form: str, deq: DEQ, sample: Sample, trainable: Sequence[str] = PAPER_GROUPS
 ) -> Equivalent | PaperEquivalent:
     """The equivalent, as in the ``paper`` or with ``norms``, or ``measured``.
@@ -129,11 +129,11 @@ class SampleSizes(DEQs):
         return law.numbers(f"{name}_{key}") | {f"{name}_{key}_error": largest}
 
     def draw(self, axes: Axes, results: Sequence[Result], rows: Sequence[tuple[str, str]]) -> None:
-        """Errors against $n$: of which activation, and which."""
+        """Draw errors against $n$; ``rows`` has activations and keys of errors."""
         curves = {}
         for name, key in rows:
             place = {"activation": name}
-            label = self.title_at(place) + _WORDS.get(key.partition("_")[2], "")
+            label = self.point_title(place) + _WORDS.get(key.partition("_")[2], "")
             curves[label] = curve(matching(results, place), "n", key)
         draw_laws(axes, curves, "samples $n$", least=self.fit_from)
 
@@ -156,10 +156,10 @@ class _EquivalentError(SampleSizes):
         mixture = self.mixture(n)
         x, labels = mixture.sample(n, seed)
         sample = Sample(x.to(device), labels, mixture)
-        found = self._compare(deq, sample, PAPER_GROUPS, ("norms", "paper"))
+        errors = self._compare(deq, sample, PAPER_GROUPS, ("norms", "paper"))
         if self.kind == "ntk":  # also with all weights trained
-            found |= named("all", self._compare(deq, sample, deq.parameter_groups, ("norms",)))
-        return found
+            errors |= named("all", self._compare(deq, sample, deq.parameter_groups, ("norms",)))
+        return errors
 
     def _compare(
         self, deq: DEQ, sample: Sample, groups: tuple[str, ...], forms: tuple[str, ...]
@@ -167,11 +167,11 @@ class _EquivalentError(SampleSizes):
         """The errors of some forms, and the norm of the kernel."""
         centered = shoal.centered(deq, input_norm=sample.mixture.input_norm)
         exact: Tensor = getattr(shoal.kernel(centered, sample.x, trainable=groups), self.kind)
-        found = {"size": difference_norm(exact)}
+        errors = {"size": difference_norm(exact)}
         for form in forms:
-            eq = equivalent_of(form, deq, sample, groups)
-            found[form] = difference_norm(exact, getattr(eq, self.kind)) / found["size"]
-        return found
+            eq = make_equivalent(form, deq, sample, groups)
+            errors[form] = difference_norm(exact, getattr(eq, self.kind)) / errors["size"]
+        return errors
 
     def summarize(self, results):
         forms = [form for form in results[0].arrays if not form.endswith("size")]
@@ -246,19 +246,19 @@ class DesignError(SampleSizes):
         x = mixture.sample(n, seed)[0].to(device)
         exact = shoal.kernel(shoal.centered(deq, input_norm=mixture.input_norm), x)
         sizes = {"ck": difference_norm(exact.ck), "ntk": difference_norm(exact.ntk)}
-        found = {f"{kind}_size": size for kind, size in sizes.items()}
+        arrays = {f"{kind}_size": size for kind, size in sizes.items()}
         for name, kind, family in self._designs():
             if name == point["activation"]:
                 design = cached_design(deq, mixture.input_norm, kind, family)
                 designed = shoal.kernel(design.architecture, x)
                 difference = getattr(designed, kind) - getattr(exact, kind)
                 del designed  # two matrices less while the norm is sought
-                found[f"{kind}_{family}"] = difference_norm(difference) / sizes[kind]
-        return found
+                arrays[f"{kind}_{family}"] = difference_norm(difference) / sizes[kind]
+        return arrays
 
     def _designs(self) -> list[tuple[str, Kind, str]]:
         """Activations, kernels and families."""
-        named = [(*name.split("_"), one) for name, several in self.families for one in several]
+        named = [(*name.split("_"), f) for name, families in self.families for f in families]
         return [design for design in named if design[-1] != "sinusoid"]
 
     def summarize(self, results):
@@ -273,7 +273,7 @@ class DesignError(SampleSizes):
             "a figure; the examples say n^(−1/2)",
             ", ".join(f"{name} {interval(summary, key)}" for name, key in designs.items()),
             "Ling 2024, Figure 2",
-            each("{}: upper end of the slope at most −0.5", ends, most=-0.5),
+            criteria_for("{}: upper end of the slope at most −0.5", ends, most=-0.5),
             corrected=True,
         )
 
@@ -295,7 +295,7 @@ class DesignError(SampleSizes):
         for name, color in zip(self.names, COLORS, strict=False):
             deq = self.deq({"activation": name})
             (centered,) = shoal.centered(deq, input_norm=input_norm).activations
-            axes.plot(x, centered(x), "--", color=color, label=title_of(deq.activations[0]))
+            axes.plot(x, centered(x), "--", color=color, label=activation_title(deq.activations[0]))
             family = dict(self.families)[f"{name}_ck"][0]
             layers = cached_design(deq, input_norm, "ck", family).architecture.activations
             for place, sigma in enumerate(layers):

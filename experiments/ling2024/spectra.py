@@ -45,7 +45,7 @@ def estimated_kernels(deq: DEQ, x: Tensor, *, width: int, seed: int) -> Kernels:
 class Spectra(DEQs):
     """Matrices of one sample for each point, and of one network by which they are estimated.
 
-    ``norms`` are the arrays that the summary has, and ``told`` some of them in words.
+    ``norms`` are the keys of arrays in the summary, and ``caption`` states some of them in words.
     """
 
     logarithmic = False  # the axis of eigenvalues; the density is then of their logarithms
@@ -65,11 +65,11 @@ class Spectra(DEQs):
         def panel(axes: Axes, name: str, column: Point) -> str:
             (result,) = matching(results, {"activation": name, **column})
             self.draw(axes, result.arrays)
-            words = self.told.format_map({key: float(result.arrays[key]) for key in self.norms})
+            words = self.caption.format_map({key: float(result.arrays[key]) for key in self.norms})
             if log:
-                return f"{self.title_at(result.point)}, {column['preprocessing']}\n{words}"
+                return f"{self.point_title(result.point)}, {column['preprocessing']}\n{words}"
             printed = f", printed {self.printed[name]}" if name in self.comparable() else ""
-            return f"{self.title_at(result.point)}: {words}{printed}"
+            return f"{self.point_title(result.point)}: {words}{printed}"
 
         columns, log = self.columns(), self.logarithmic
         size = 3.1 * len(columns) + 0.6 if log else 7.0, 2.9 * len(self.activations)
@@ -162,16 +162,18 @@ class _EquivalentSpectra(Spectra):
 
     def claims(self, summary):
         place, way, decimals, more, remark = self.claimed
-        found = {name: summary[f"{name}_{way}exact_paper"] for name in self.printed}
+        errors = {name: summary[f"{name}_{way}exact_paper"] for name in self.printed}
         criteria = tuple(
-            Criterion(f"{name} within {words} of {value:g}", found[name], low * value, high * value)
+            Criterion(
+                f"{name} within {words} of {value:g}", errors[name], low * value, high * value
+            )
             for name, value in self.printed.items()
             for words, low, high in (("10%", 0.9, 1.1), ("a factor of 2", 0.5, 2.0))
         )
         yield Claim(
             f"Error of the {self.kind.upper()} equivalents: ReLU, Tanh, {place}",
             ", ".join(f"{value:.2f}" for value in self.printed.values()),
-            ", ".join(format(value, decimals) for value in found.values()) + more,
+            ", ".join(format(value, decimals) for value in errors.values()) + more,
             f"Ling 2024, Figure {self.name[1][-1]}",
             criteria,
             remark=remark,
@@ -186,7 +188,7 @@ class _EquivalentSpectra(Spectra):
         matrices: dict[Architecture, Tensor] = {}
         operators = {}
         for form in self.forms:
-            eq = sizes.equivalent_of(form, deq, sample)
+            eq = sizes.make_equivalent(form, deq, sample)
             centered = shoal.centered(deq, input_norm=eq.coefficients.input_norm)
             if centered not in matrices:
                 kernels = shoal.kernel(centered, sample.x, trainable=sizes.PAPER_GROUPS)
@@ -195,7 +197,7 @@ class _EquivalentSpectra(Spectra):
         first, exact = next(iter(matrices.items()))
         estimates = estimated_kernels(first, sample.x, width=self.width, seed=seed)
         estimate = getattr(estimates, self.kind)
-        found: dict[str, Any] = {
+        arrays: dict[str, Any] = {
             "size": sizes.difference_norm(exact),
             "noise": sizes.difference_norm(estimate - exact),
             "equivalent": operators[self.forms[0]][1].eigvalsh(),
@@ -203,18 +205,18 @@ class _EquivalentSpectra(Spectra):
             "estimate": torch.linalg.eigvalsh(estimate),
         }
         for form, (centered, operator) in operators.items():
-            found[f"exact_{form}"] = sizes.difference_norm(matrices[centered], operator)
+            arrays[f"exact_{form}"] = sizes.difference_norm(matrices[centered], operator)
             if centered == first:
-                found[f"estimate_{form}"] = sizes.difference_norm(estimate, operator)
+                arrays[f"estimate_{form}"] = sizes.difference_norm(estimate, operator)
         if (mixture := sample.mixture) is not None:
             options = {"trainable": sizes.PAPER_GROUPS, "input_norm": mixture.input_norm}
             predicted = shoal.spectrum(deq, mixture, n=len(sample.x), **options)
             predicted = getattr(predicted, self.kind)
             places = [np.linspace(low, high, 400) for low, high in predicted.edges]
-            found["grid"] = np.concatenate(places)
-            found["density"] = predicted.density(found["grid"])
-            found["spikes"] = np.array([spike.value for spike in predicted.spikes])
-        return found
+            arrays["grid"] = np.concatenate(places)
+            arrays["density"] = predicted.density(arrays["grid"])
+            arrays["spikes"] = np.array([spike.value for spike in predicted.spikes])
+        return arrays
 
     def draw(self, axes: Axes, arrays: Arrays) -> None:
         looks: dict[str, dict[str, Any]] = {
@@ -233,14 +235,16 @@ class _OnMixture(_EquivalentSpectra, MixtureSpectra):
     forms = ("paper", "norms", "measured")
     norms = ("exact_paper", "exact_norms", "exact_measured", "estimate_paper", "estimate_norms",
              "noise", "size")  # fmt: skip
-    told = "error {exact_paper:.2f}, with norms {exact_norms:.2f}; estimated {estimate_paper:.2f}"
+    caption = (
+        "error {exact_paper:.2f}, with norms {exact_norms:.2f}; estimated {estimate_paper:.2f}"
+    )
     claimed = "mixture", "", ".2f", "", "neither σ_b nor the number of networks is stated"
 
 
 class _OnImages(_EquivalentSpectra, ImageSpectra):
     forms = ("paper", "measured")
     norms = ("exact_paper", "exact_measured", "estimate_paper", "noise", "size")
-    told = "error {exact_paper:.3g}, with norms {exact_measured:.3g}"
+    caption = "error {exact_paper:.3g}, with norms {exact_measured:.3g}"
     claimed = ("MNIST", "centered-unit_", "#.3g", " at best, with σ_b² = 0.8",
                _UNSTATED)  # fmt: skip
 
@@ -282,8 +286,9 @@ class _DesignSpectra(Spectra):
 
     def compare(self, deq: DEQ, sample: sizes.Sample, seed: int) -> Mapping[str, Any]:
         r"""$\|G^* - \Sigma\|$ of exact kernels, and of estimates by one network of each kind."""
-        x, known = sample.x, sample.mixture
-        input_norm = float(x.square().sum(1).mean().sqrt()) if known is None else known.input_norm
+        x, mixture = sample.x, sample.mixture
+        norm = x.square().sum(1).mean().sqrt() if mixture is None else mixture.input_norm
+        input_norm = float(norm)
         (name,) = by_name(deq.activations)
         design = sizes.cached_design(deq, input_norm, "ck", self.families[self.names.index(name)])
         exact, designed = design.kernels(x)
@@ -294,15 +299,17 @@ class _DesignSpectra(Spectra):
             "exact": exact - designed, "estimate": estimate - other,
             "deq_noise": estimate - exact, "design_noise": other - designed, "size": exact,
         }  # fmt: skip
-        found: dict[str, Any] = {key: sizes.difference_norm(m) for key, m in differences.items()}
+        arrays: dict[str, Any] = {key: sizes.difference_norm(m) for key, m in differences.items()}
         pairs = {"deq": exact, "design": designed}
         pairs |= {"deq_estimate": estimate, "design_estimate": other}
-        return found | {f"{k}_eigenvalues": torch.linalg.eigvalsh(m) for k, m in pairs.items()}
+        return arrays | {f"{k}_eigenvalues": torch.linalg.eigvalsh(m) for k, m in pairs.items()}
 
     def summarize(self, results):
-        found = super().summarize(results)
-        names = [key.removesuffix("_exact") for key in found if key.endswith("_exact")]
-        return found | {f"{n}_relative": found[f"{n}_exact"] / found[f"{n}_size"] for n in names}
+        summary = super().summarize(results)
+        names = [key.removesuffix("_exact") for key in summary if key.endswith("_exact")]
+        return summary | {
+            f"{n}_relative": summary[f"{n}_exact"] / summary[f"{n}_size"] for n in names
+        }
 
     def claims(self, summary):
         place, way = self.place
@@ -341,7 +348,7 @@ class DesignSpectra(_DesignSpectra, MixtureSpectra):
 
     printed = {"relu": 0.32, "tanh": 0.88}
     place = ("mixture", "")
-    told = "$\\|G^* - \\Sigma\\|$ = {exact:.2g}, estimated {estimate:.2f}"
+    caption = "$\\|G^* - \\Sigma\\|$ = {exact:.2g}, estimated {estimate:.2f}"
 
 
 @experiment("ling2024", "mnist-figure7")
@@ -350,4 +357,4 @@ class DesignImageSpectra(_DesignSpectra, ImageSpectra):
 
     printed = {"relu": 2.34, "tanh": 4.79}
     place = ("MNIST, `pixels`", "pixels_")
-    told = "difference {exact:.3g}, estimated {estimate:.3g}"
+    caption = "difference {exact:.3g}, estimated {estimate:.3g}"

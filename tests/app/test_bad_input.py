@@ -149,7 +149,7 @@ def test_a_bug_is_not_called_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise KeyError("it is ours")
 
-    monkeypatch.setattr("shoal.app.options.architecture_of", fail)
+    monkeypatch.setattr("shoal.app.options.make_architecture", fail)
     assert isinstance(CliRunner().invoke(app, ["design"]).exception, KeyError)
 
 
@@ -165,7 +165,7 @@ def test_interrupts_have_their_exit_code(monkeypatch: pytest.MonkeyPatch) -> Non
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("shoal.app.options.architecture_of", interrupt)
+    monkeypatch.setattr("shoal.app.options.make_architecture", interrupt)
     result = CliRunner().invoke(app, ["design"])
     assert result.exit_code == 130
     assert result.stderr.startswith("Interrupted")
@@ -174,7 +174,7 @@ def test_interrupts_have_their_exit_code(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_warnings_of_the_library_are_one_line() -> None:
     code = (
         "import sys, warnings, shoal.app.options as o, shoal.app\n"
-        "o.architecture_of = lambda *_: warnings.warn('mind\\nthis') or sys.exit(0)\n"
+        "o.make_architecture = lambda *_: warnings.warn('mind\\nthis') or sys.exit(0)\n"
         "sys.argv = ['shoal', 'design']\nshoal.app.main()"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

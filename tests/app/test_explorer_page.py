@@ -9,8 +9,8 @@ import torch
 from typer.testing import CliRunner
 
 from shoal.app.cli import app
-from shoal.app.explorer import SCRIPTS, explorer_page, population_of, two_classes
-from shoal.app.inputs import Inputs
+from shoal.app.explorer import SCRIPTS, explorer_page, summarize, two_classes
+from shoal.app.inputs import PreparedData
 
 
 def run(*words: str) -> tuple[int, str]:
@@ -36,8 +36,8 @@ def test_it_needs_nothing_else(text: str) -> None:
 
 def test_names_of_data_cannot_leave_their_place() -> None:
     evil = '</script><script>alert("x")</script>'
-    data = Inputs(torch.eye(4, dtype=torch.float64) - 0.25, name=evil)
-    made = explorer_page(population_of(data))
+    data = PreparedData(torch.eye(4, dtype=torch.float64) - 0.25, name=evil)
+    made = explorer_page(summarize(data))
     assert made.count("<script") == len(SCRIPTS) + 1
     assert "alert(&#34;x&#34;)" in made
 
@@ -54,7 +54,7 @@ def test_data_are_summarized() -> None:
     noise = torch.randn(4000, generator=draw, dtype=torch.float64)
     y = x[:, 0] / 3 + noise  # half of the variance is linear, along the first direction
     x, y = x - x.mean(0), y - y.mean()
-    found = population_of(Inputs(x, y, "made"))
+    found = summarize(PreparedData(x, y, "made"))
     assert (found.size, found.samples, found.target) == (5, 4000, "the target")
     assert sum(v * s for v, s in zip(found.values, found.shares, strict=True)) == pytest.approx(1)
     assert found.values[-1] == pytest.approx(9 * 5 / 13, rel=0.05)
@@ -68,14 +68,14 @@ def test_features_that_repeat_others_explain_nothing() -> None:
     x = torch.randn(20, 6, generator=draw, dtype=torch.float64)
     y = torch.randn(20, generator=draw, dtype=torch.float64)
     repeated = torch.cat([x, x, x], 1)
-    once, thrice = (population_of(Inputs(t - t.mean(0), y, "made")) for t in (x, repeated))
+    once, thrice = (summarize(PreparedData(t - t.mean(0), y, "made")) for t in (x, repeated))
     assert thrice.noise == pytest.approx(once.noise, rel=1e-9)
     assert sum(thrice.signal) == pytest.approx(sum(once.signal), rel=1e-9)
 
 
 def test_groups_keep_the_trace_of_many_directions() -> None:
     x = torch.randn(600, 400, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    found = population_of(Inputs(x - x.mean(0), name="wide"))
+    found = summarize(PreparedData(x - x.mean(0), name="wide"))
     assert len(found.values) < 150
     assert sum(found.shares) == pytest.approx(1)
     assert sum(v * s for v, s in zip(found.values, found.shares, strict=True)) == pytest.approx(1)
@@ -87,13 +87,13 @@ def test_groups_keep_the_trace_of_many_directions() -> None:
 def test_limits_of_small_data_are_doubted(samples: int, size: int) -> None:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(samples, size, generator=generator, dtype=torch.float64)
-    page = explorer_page(population_of(Inputs(x - x.mean(0), name="few")))
+    page = explorer_page(summarize(PreparedData(x - x.mean(0), name="few")))
     assert ("they say little" in page) == (min(samples, size) < 20)
 
 
 def test_data_of_zeros_are_refused() -> None:
     with pytest.raises(ValueError, match="data must not be zero everywhere, got nothing"):
-        population_of(Inputs(torch.zeros(3, 2), name="nothing"))
+        summarize(PreparedData(torch.zeros(3, 2), name="nothing"))
 
 
 def test_the_command_writes_a_page(tmp_path: Path) -> None:

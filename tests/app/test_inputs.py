@@ -9,7 +9,7 @@ import torch
 from sklearn import datasets
 
 import shoal
-from shoal.app.inputs import Inputs, load_inputs
+from shoal.app.inputs import PreparedData, load_inputs
 from shoal.app.report import find
 from shoal.app.sections import Subject
 from shoal.app.theory_sections import EQUIVALENTS, KERNELS, SPECTRUM
@@ -25,7 +25,7 @@ def raw(name: str) -> tuple[np.ndarray, np.ndarray]:
     return x[order], y[order]
 
 
-def table(name: str, **options: bool | int | None) -> Inputs:
+def table(name: str, **options: bool | int | None) -> PreparedData:
     x, y = raw(name)
     np.savez(f"{name}.npz", X=x, y=y)
     return load_inputs(f"{name}.npz", **options)
@@ -112,12 +112,12 @@ def test_however_many_are_drawn_classes_have_their_shares() -> None:
     labels = torch.as_tensor(np.repeat([0, 1, 2], sizes))
     x = torch.randn(178, 2)
     for seed in range(5):
-        order = Inputs(x, labels, classes=("a", "b", "c"), seed=seed).drawn()
+        order = PreparedData(x, labels, classes=("a", "b", "c"), seed=seed).drawn()
         assert sorted(order.tolist()) == list(range(178))
         for count in (3, 8, 40, 100, 177):
             drawn = np.bincount(labels[order[:count]], minlength=3)
             assert np.abs(drawn - count * sizes / 178).max() < 2
-    assert sorted(Inputs(x, seed=3).drawn().tolist()) == list(range(178))
+    assert sorted(PreparedData(x, seed=3).drawn().tolist()) == list(range(178))
 
 
 def test_few_samples_of_a_sorted_file_are_of_all_classes() -> None:
@@ -136,13 +136,13 @@ def test_few_samples_of_a_sorted_file_are_of_all_classes() -> None:
 
 
 def test_kernels_of_raw_tables_are_remarked() -> None:
-    def notes(data: Inputs) -> tuple[str, ...]:
+    def notes(data: PreparedData) -> tuple[str, ...]:
         return find(KERNELS, Subject(data, RELU)).notes
 
     told = notes(table("wine", standardize=False))
     assert told[0].startswith("The effective rank is 1.96 (CK), of at most 178")
     assert notes(table("wine")) == ()
-    (singular,) = notes(Inputs(torch.eye(5).double()[[0, 1, 2, 2]]))
+    (singular,) = notes(PreparedData(torch.eye(5).double()[[0, 1, 2, 2]]))
     assert singular.startswith("Singular to rounding in float64: CK, NTK.")
 
 

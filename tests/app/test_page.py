@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 from xml.etree import ElementTree
 
 from shoal.app.report import SECTIONS, Analysis, document, find, render, verdict
-from shoal.app.sections import Findings, Section, Subject
+from shoal.app.sections import Findings, ReportSection, Subject
 from shoal.core.words import Row
 
 EVIL = '<script>alert("x")</script>&'
@@ -74,8 +74,8 @@ def test_a_small_analysis_is_one_page(digits: Subject) -> None:
 
 
 def test_everything_is_escaped(digits: Subject) -> None:
-    evil = Subject(replace(digits.data, name=EVIL, notes=(EVIL,)), digits.given)
-    section = Section("evil", EVIL, lambda _: Findings())
+    evil = Subject(replace(digits.data, name=EVIL, notes=(EVIL,)), digits.architecture)
+    section = ReportSection("evil", EVIL, lambda _: Findings())
     findings = Findings(
         (Row(EVIL, EVIL, EVIL), Row(EVIL, EVIL, EVIL, holds=False)),
         panel=lambda axes: axes.set_title(EVIL),
@@ -91,7 +91,7 @@ def test_everything_is_escaped(digits: Subject) -> None:
 
 
 def test_the_answer_stands_at_the_top_and_theory_below(digits: Subject) -> None:
-    subject = Subject(digits.data, digits.given)
+    subject = Subject(digits.data, digits.architecture)
     found = {NAMED[name]: find(NAMED[name], subject) for name in ("comparison", "kernels")}
     answer = verdict(subject, found)
     assert answer.startswith("Accuracy on 60 samples: loop ")
@@ -107,7 +107,7 @@ def test_a_failed_check_leaves_one_status_and_no_numbers(digits: Subject) -> Non
     def doubt(_: Subject) -> Findings:
         return Findings((Row("number", "42"),), {"number": 42}, check="It must be 41.", holds=False)
 
-    section = Section("a", "A", doubt)
+    section = ReportSection("a", "A", doubt)
     found = {section: find(section, digits)}
     page = render(digits, found, "")
     assert "42" not in page[page.index('<section id="a"') : page.index("<footer>")]
@@ -119,6 +119,6 @@ def test_a_section_that_fails_is_named(digits: Subject) -> None:
     def fail(_: Subject) -> Findings:
         raise ZeroDivisionError("division by zero")
 
-    section = Section("a", "A", fail)
+    section = ReportSection("a", "A", fail)
     assert find(section, digits).error == "ZeroDivisionError: division by zero"
     assert "division by zero" in render(digits, {section: find(section, digits)}, "")

@@ -12,7 +12,7 @@ from sklearn.metrics import accuracy_score, confusion_matrix, r2_score
 import shoal
 from shoal.app.answer_sections import COLUMNS, COMPARISON, ERRORS, MORE_DATA, verdict
 from shoal.app.comparison import CONSTANT, LAYER, LINEAR, LOOP, RBF, Score, compare
-from shoal.app.inputs import Inputs
+from shoal.app.inputs import PreparedData
 from shoal.app.report import SECTIONS, find
 from shoal.app.sections import Subject
 from shoal.app.theory_sections import EQUIVALENTS, SPECTRUM
@@ -27,9 +27,9 @@ def points(n: int = 120, p: int = 4, seed: int = 0) -> torch.Tensor:
     return x / x.square().sum(1).mean().sqrt()
 
 
-def table(x: torch.Tensor, y: torch.Tensor, **options: Any) -> Inputs:
+def table(x: torch.Tensor, y: torch.Tensor, **options: Any) -> PreparedData:
     names = tuple("abcdefgh"[: x.shape[1]])
-    return Inputs(x, y, name="points", columns=names, **options)
+    return PreparedData(x, y, name="points", columns=names, **options)
 
 
 def noisy(x: torch.Tensor, size: float = 0.5) -> torch.Tensor:
@@ -172,7 +172,7 @@ def test_errors_with_more_data_are_those_of_regressions() -> None:
 
 def test_a_section_whose_check_fails_shows_nothing() -> None:
     x = points(60) * torch.logspace(0, 2, 60, dtype=torch.float64)[:, None]  # norms that vary
-    found = find(EQUIVALENTS, Subject(Inputs(x), RELU))
+    found = find(EQUIVALENTS, Subject(PreparedData(x), RELU))
     assert found.holds is False
     assert (found.rows, found.panel, found.notes) == ((), None, ())
     assert "must be within 20%" in found.check
@@ -181,7 +181,7 @@ def test_a_section_whose_check_fails_shows_nothing() -> None:
 
 def test_a_check_on_the_data_outweighs_a_warning() -> None:
     x = points(60) * torch.linspace(0.5, 1.5, 60, dtype=torch.float64)[:, None]
-    found = find(EQUIVALENTS, Subject(Inputs(x / x.norm(dim=1).square().mean().sqrt()), RELU))
+    found = find(EQUIVALENTS, Subject(PreparedData(x / x.norm(dim=1).square().mean().sqrt()), RELU))
     assert found.holds is (max(found.numbers["ck_error"], found.numbers["ntk_error"]) <= 0.2)
     assert "squared norms of x vary" in " ".join((*found.notes, found.check))
 
@@ -190,7 +190,7 @@ def test_the_limit_of_white_data_is_the_marchenko_pastur_law() -> None:
     n, p = 300, 30
     x = torch.linalg.qr(points(n, p)).Q  # a covariance that is a multiple of the identity
     x = x * (n / p) ** 0.5  # rows of mean squared norm one
-    found = find(SPECTRUM, Subject(Inputs(x), LINEAR_NET)).numbers["ck"]
+    found = find(SPECTRUM, Subject(PreparedData(x), LINEAR_NET)).numbers["ck"]
     size = n / (n - 1)  # of the covariance, which is estimated without bias
     assert found["upper_end"] == pytest.approx(size * (1 + (n / p) ** 0.5) ** 2, rel=1e-6)
     assert found["atom_mass"] == pytest.approx(1 - p / n)
@@ -200,14 +200,14 @@ def test_the_limit_of_white_data_is_the_marchenko_pastur_law() -> None:
 
 def test_gaussian_data_have_the_predicted_spectrum() -> None:
     distances = [
-        find(SPECTRUM, Subject(Inputs(points(n, 20)), LINEAR_NET)).numbers["ck"]["distance"]
+        find(SPECTRUM, Subject(PreparedData(points(n, 20)), LINEAR_NET)).numbers["ck"]["distance"]
         for n in (100, 900)
     ]
     assert 2 < distances[0] / distances[1] < 4.5  # about 3: errors of the covariance, 1/√n
 
 
 def test_sections_that_do_not_apply_say_why() -> None:
-    few = Subject(Inputs(torch.eye(4).double()), RELU)
+    few = Subject(PreparedData(torch.eye(4).double()), RELU)
     assert find(SPECTRUM, few).rows[0].value == "none"
     assert "--label COLUMN" in find(COMPARISON, few).rows[0].meaning
     x = points(30)
@@ -220,10 +220,10 @@ def test_sections_that_do_not_apply_say_why() -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("phi", ["relu", "hermite:0,1,0.1"])
 def test_sections_say_something_of_every_activation(phi: str) -> None:
-    from shoal.app.options import architecture_of
+    from shoal.app.options import make_architecture
 
     x = points(60)
-    subject = Subject(table(x, noisy(x)), architecture_of(phi, 0.1, 0.8))
+    subject = Subject(table(x, noisy(x)), make_architecture(phi, 0.1, 0.8))
     for section in SECTIONS:
         found = find(section, subject)
         assert found.rows or found.error or found.check

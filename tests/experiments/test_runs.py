@@ -18,7 +18,7 @@ import pytest
 import experiments
 import shoal
 from experiments.__main__ import main
-from experiments.experiment import Experiment, find, plain, registered, seed_of
+from experiments.experiment import Experiment, find, plain, point_seed, registered
 from experiments.findings.widths import GroupError, WidthError
 from experiments.runner import Run
 
@@ -153,8 +153,8 @@ def test_several_processes_find_the_same(tmp_path: Path) -> None:
 
 def test_seeds_and_folders_belong_to_configurations(tmp_path: Path) -> None:
     point = {"width": 64, "draw": 0}
-    assert seed_of(WidthError(), point) == 575329438620099351  # everywhere, always
-    assert seed_of(WidthError(draws=5), point) != 575329438620099351
+    assert point_seed(WidthError(), point) == 575329438620099351  # everywhere, always
+    assert point_seed(WidthError(draws=5), point) != 575329438620099351
     assert Run(WidthError(), tmp_path).folder != Run(SMALL, tmp_path).folder
     assert Run(SMALL, tmp_path, threads=2).folder != Run(SMALL, tmp_path).folder
     assert plain(GroupError())["architectures"][1] == {"class": "ImplicitNetwork", "gamma": 0.4}

@@ -1,4 +1,4 @@
-"""Models with loops as people write them; nothing here knows of shoal."""
+"""Models with loops as people write them, independent of shoal."""
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """A transformer's block, normalized before."""
+    """A transformer block with normalization first."""
 
     def __init__(self, width: int = 16, heads: int = 2) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class LoopedTransformer(nn.Module):
 
 
 class StepEmbedding(LoopedTransformer):
-    """The step is embedded, from a start of zeros."""
+    """A loop with a step embedding and an initial state of zeros."""
 
     def __init__(self, steps: int = 4, rows: int = 6) -> None:
         super().__init__(steps)
@@ -66,7 +66,7 @@ class StepEmbedding(LoopedTransformer):
 
 
 class TwoStates(nn.Module):
-    """Slow and fast states, all but the last turn of the outer loop without gradients."""
+    """Slow and fast states; only the last outer iteration has gradients."""
 
     def __init__(self, outer: int = 3, inner: int = 2, width: int = 16) -> None:
         super().__init__()
@@ -124,7 +124,7 @@ class ConvolutionWithRecall(nn.Module):
 
 
 class Vectors(nn.Module):
-    """A cell of vectors; ``turn`` is what its kinds change."""
+    """A cell of vectors; subclasses override ``turn``."""
 
     def __init__(self, steps: int = 6, size: int = 7) -> None:
         super().__init__()
@@ -141,7 +141,7 @@ class Vectors(nn.Module):
 
 
 class Averaged(Vectors):
-    """Each iteration is averaged with a weight of its own."""
+    """A loop that averages each iteration with a separate weight."""
 
     def turn(self, z: Tensor, x: Tensor, n: int) -> Tensor:
         return z + (super().turn(z, x, n) - z) / (n + 1.5)
@@ -201,15 +201,15 @@ class UntilTolerance(Vectors):
 
 class AllOutputs(Vectors):
     def forward(self, x: Tensor) -> Tensor:
-        z, several = x, []
+        z, outputs = x, []
         for n in range(self.steps):
             z = self.turn(z, x, n)
-            several.append(self.readout(z))
-        return torch.stack(several)
+            outputs.append(self.readout(z))
+        return torch.stack(outputs)
 
 
 class Plain(nn.Module):
-    """As many blocks, each with weights of its own."""
+    """Three blocks with separate weights, and no loop."""
 
     def __init__(self) -> None:
         super().__init__()

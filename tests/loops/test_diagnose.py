@@ -31,14 +31,14 @@ def accuracies(name: str, counts: tuple[int, ...]) -> dict[int, float]:
     """The accuracy on other samples, by running the model itself."""
     model, _, data = trained.load(name)
     x, y = data(CHECKED, 7)
-    found = {}
+    shares = {}
     for n in counts:
         model.steps = n  # type: ignore[assignment]
         with torch.no_grad():
             logits = model(x)
         chosen = logits.argmax(1 if logits.dim() == 4 else -1)
-        found[n] = float((chosen == y)[y != -100].double().mean())
-    return found
+        shares[n] = float((chosen == y)[y != -100].double().mean())
+    return shares
 
 
 KNOWN = {  # behavior of the output, whether the loop matters, what running on does
@@ -63,12 +63,12 @@ def test_trained_loops_have_the_right_verdict(name: str) -> None:
     assert (d.behavior, d.loop_matters, d.running_on) == (behavior, matters, running)
     assert d.trained == trained.MODELS[name][1]
     grid = d.curve.steps
-    found = accuracies(name, grid)
-    best = max(found.values())
-    near = [grid.index(n) for n in grid if found[n] >= best - 0.005]
+    shares = accuracies(name, grid)
+    best = max(shares.values())
+    near = [grid.index(n) for n in grid if shares[n] >= best - 0.005]
     assert d.stop_at is not None
     assert min(abs(grid.index(d.stop_at) - place) for place in near) <= 1
-    assert found[d.stop_at] >= best - 0.01
+    assert shares[d.stop_at] >= best - 0.01
     assert "quilibrium" not in d.verdict
     assert d.equilibrium is None
 
@@ -79,8 +79,8 @@ def test_without_labels_nothing_is_lost_against_the_trained_count(name: str) -> 
     d = diagnosed(name, labels=False)
     assert d.stop_at is not None
     assert d.trained is not None
-    found = accuracies(name, (d.stop_at, d.trained))
-    assert found[d.stop_at] >= found[d.trained] - 0.01
+    shares = accuracies(name, (d.stop_at, d.trained))
+    assert shares[d.stop_at] >= shares[d.trained] - 0.01
     assert d.curve.accuracy is None
     assert d.running_on in ("changes nothing", "unknown")
 
@@ -88,8 +88,8 @@ def test_without_labels_nothing_is_lost_against_the_trained_count(name: str) -> 
 def test_samples_that_diverge_do_not_hide_that_running_on_hurts() -> None:
     u = torch.linspace(-1, 1, 40, dtype=torch.float64)[:, None]
     factor = torch.where(torch.arange(40)[:, None] < 2, 3.0, 1.0).double()
-    several = shoal.Loop(lambda z, u, c: c * z + u / 4, torch.zeros_like(u), u, factor, steps=4)
-    d = shoal.diagnose(several, y=several.run(u, factor))
+    growing = shoal.Loop(lambda z, u, c: c * z + u / 4, torch.zeros_like(u), u, factor, steps=4)
+    d = shoal.diagnose(growing, y=growing.run(u, factor))
     assert (d.running_on, d.stop_at) == ("hurts", 4)
 
 
@@ -169,9 +169,9 @@ def test_a_cycle_has_its_period() -> None:
                             torch.ones(4, 2)))  # fmt: skip
     assert d.behavior == "converges"  # from zero
     turned = shoal.Loop(lambda z: torch.cat([-z[:, 1:], z[:, :1]], 1), torch.ones(4, 2), steps=8)
-    found = shoal.diagnose(turned)
-    assert found.behavior == "cycles"
-    assert {one.period for one in found.samples} == {4}
+    cycle = shoal.diagnose(turned)
+    assert cycle.behavior == "cycles"
+    assert {one.period for one in cycle.samples} == {4}
 
 
 def test_a_loop_that_is_not_needed() -> None:
@@ -208,9 +208,9 @@ def test_signs_and_custom_decisions() -> None:
     d = shoal.diagnose(loop(lambda z, u: 0.5 * z + u - 0.1 * (z > 1)), y=labels)
     assert d.curve.accuracy is not None
     assert d.curve.accuracy[0].value == 1.0
-    own = shoal.diagnose(loop(lambda z, u: 0.5 * z + u), decision=lambda out: out[:, 0] > 1.5)
-    assert own.stop_at == 4  # one step of the curve more than the last change
-    assert [one.last_change for one in own.samples] == [0, 0, 0, 0, 3]
+    custom = shoal.diagnose(loop(lambda z, u: 0.5 * z + u), decision=lambda out: out[:, 0] > 1.5)
+    assert custom.stop_at == 4  # one step of the curve more than the last change
+    assert [one.last_change for one in custom.samples] == [0, 0, 0, 0, 3]
 
 
 # What models may do
@@ -262,8 +262,8 @@ def test_dropout_is_off_and_modes_stay() -> None:
 def test_a_batch_that_mixes_samples_is_noted() -> None:
     d = shoal.diagnose(foreign.BatchCentered(), foreign.vectors(12))
     assert any("depend on one another" in note for note in d.notes)
-    given = shoal.diagnose(loop(lambda z, u: 0.5 * (z - z.mean(0)) + u))
-    assert any("depend on one another" in note for note in given.notes)
+    centered = shoal.diagnose(loop(lambda z, u: 0.5 * (z - z.mean(0)) + u))
+    assert any("depend on one another" in note for note in centered.notes)
 
 
 @pytest.mark.parametrize(
@@ -328,19 +328,19 @@ def test_results_are_plain_values_text_and_pictures() -> None:
 
 
 def test_a_contraction_of_known_rate() -> None:
-    given = loop(lambda z, u: 0.8 * z + u)
-    assert shoal.diagnose(given).equilibrium is None
-    d = shoal.diagnose(given, equilibrium=True)
-    found = d.equilibrium
-    assert found is not None
-    assert found.spectrum is not None
-    assert found.spectrum.radius == pytest.approx(0.8, abs=1e-9)
-    assert found.spectrum.norm == pytest.approx(0.8, abs=1e-9)
-    assert found.counts == (1,) * 5
-    assert found.unique is None
-    assert found.contraction == "unknown"
-    torch.testing.assert_close(torch.cat(found.states), 5 * U, rtol=1e-6, atol=1e-9)
-    errors = {cost.name: cost.relative for cost in found.gradients}
+    contraction = loop(lambda z, u: 0.8 * z + u)
+    assert shoal.diagnose(contraction).equilibrium is None
+    d = shoal.diagnose(contraction, equilibrium=True)
+    report = d.equilibrium
+    assert report is not None
+    assert report.spectrum is not None
+    assert report.spectrum.radius == pytest.approx(0.8, abs=1e-9)
+    assert report.spectrum.norm == pytest.approx(0.8, abs=1e-9)
+    assert report.counts == (1,) * 5
+    assert report.unique is None
+    assert report.contraction == "unknown"
+    torch.testing.assert_close(torch.cat(report.states), 5 * U, rtol=1e-6, atol=1e-9)
+    errors = {cost.name: cost.relative for cost in report.gradients}
     for terms in (1, 5, 20):  # the rest of the geometric series
         assert errors[f"Neumann({terms})"] == pytest.approx(0.8 ** (terms + 1), rel=1e-4)
     assert errors["OneStep"] == pytest.approx(0.8, rel=1e-4)
@@ -354,9 +354,9 @@ def test_several_equilibria_near_the_start() -> None:
     d = shoal.diagnose(shoal.Loop(lambda z: torch.tanh(2 * z), start, steps=8), equilibrium=True)
     assert d.equilibrium is not None
     assert d.equilibrium.unique is False
-    known = torch.tensor([-0.957504024, 0.0, 0.957504024], dtype=torch.float64)
+    exact = torch.tensor([-0.957504024, 0.0, 0.957504024], dtype=torch.float64)
     for states in d.equilibrium.states:
-        assert float((states - known).abs().amin(1).max()) < 1e-6
+        assert float((states - exact).abs().amin(1).max()) < 1e-6
 
 
 def test_an_equilibrium_is_sought_only_where_the_output_converges() -> None:
@@ -368,8 +368,8 @@ def test_an_equilibrium_is_sought_only_where_the_output_converges() -> None:
 def test_a_wrong_gradient_is_told() -> None:
     turn = 0.9 * torch.tensor([[0.0, -1.0], [1.0, 0.0]], dtype=torch.float64)
     push = torch.ones(6, 2, dtype=torch.float64)
-    given = shoal.Loop(lambda z, s: z @ turn.T + s, torch.zeros_like(push), push, steps=50)
-    d = shoal.diagnose(given, equilibrium=True)
+    rotation = shoal.Loop(lambda z, s: z @ turn.T + s, torch.zeros_like(push), push, steps=50)
+    d = shoal.diagnose(rotation, equilibrium=True)
     assert d.equilibrium is not None
     exact = torch.linalg.inv(torch.eye(2, dtype=torch.float64) - turn)
     one = {cost.name: cost for cost in d.equilibrium.gradients}["OneStep"]
@@ -384,8 +384,8 @@ def test_large_states_have_norms_by_products() -> None:
     generator = torch.Generator().manual_seed(0)
     matrix = torch.randn(150, 150, generator=generator, dtype=torch.float64) / 150**0.5 * 0.5
     x = torch.randn(3, 150, generator=generator, dtype=torch.float64)
-    given = shoal.Loop(lambda z, u: z @ matrix.T + u, torch.zeros_like(x), x, steps=30)
-    d = shoal.diagnose(given, equilibrium=True)
+    linear = shoal.Loop(lambda z, u: z @ matrix.T + u, torch.zeros_like(x), x, steps=30)
+    d = shoal.diagnose(linear, equilibrium=True)
     assert d.equilibrium is not None
     spectrum = d.equilibrium.spectrum
     assert spectrum is not None
@@ -419,8 +419,8 @@ def test_cells_with_parameters_and_trees_have_gradients() -> None:
         return torch.tanh(linear(z[1]) / 3 + x), z[0] / 2
 
     x = torch.randn(4, 3, dtype=torch.float64)
-    given = shoal.Loop(cell, (x * 0, x * 0), x, head=lambda z: z[0], steps=20)
-    d = shoal.diagnose(given, equilibrium=True)
+    pair = shoal.Loop(cell, (x * 0, x * 0), x, head=lambda z: z[0], steps=20)
+    d = shoal.diagnose(pair, equilibrium=True)
     assert d.equilibrium is not None
     assert d.equilibrium.solved == 4
     spectrum = d.equilibrium.spectrum

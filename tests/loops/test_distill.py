@@ -32,20 +32,20 @@ def tokens() -> tuple[nn.Module, Tensor, Tensor, Distillation]:
 def test_scores_are_those_of_the_outputs(tokens) -> None:
     model, x, y, t = tokens
     order = torch.randperm(200, generator=torch.Generator().manual_seed(0))[:50]
-    held, labels = x[order], y[order]
+    held_out, labels = x[order], y[order]
     short = copy.deepcopy(model)
     short.steps = 2
     with torch.no_grad():
-        whole, cut = model(held), short(held)
-    found = by_name(t)["cut to 2 iterations"].scores
+        whole, cut = model(held_out), short(held_out)
+    scores = by_name(t)["cut to 2 iterations"].scores
     same = cut.argmax(-1) == whole.argmax(-1)
-    assert found.agreement == pytest.approx(float(same.double().mean()))
-    assert found.samples_agree == pytest.approx(float(same.all(1).double().mean()))
-    known = labels != -100
-    right = (cut.argmax(-1) == labels)[known]
-    assert found.accuracy == pytest.approx(float(right.double().mean()))
+    assert scores.agreement == pytest.approx(float(same.double().mean()))
+    assert scores.samples_agree == pytest.approx(float(same.all(1).double().mean()))
+    labeled = labels != -100
+    right = (cut.argmax(-1) == labels)[labeled]
+    assert scores.accuracy == pytest.approx(float(right.double().mean()))
     apart, size = ((o - o.mean(-1, keepdim=True)).norm() for o in (cut - whole, whole))
-    assert found.output_error == pytest.approx(float(apart / size), rel=1e-4)
+    assert scores.output_error == pytest.approx(float(apart / size), rel=1e-4)
     assert t.original.scores.accuracy == 1.0
     assert (t.samples, t.trained_on) == (50, 150)
 
@@ -100,9 +100,9 @@ def test_a_student_is_exported_as_a_program(tokens, tmp_path: Path) -> None:
     name = "trained copy, 2 iterations"
     path = t.export(tmp_path / "student.onnx", name)
     session = runtime.InferenceSession(path)
-    (found,) = session.run(None, {session.get_inputs()[0].name: x[:7].numpy()})
+    (output,) = session.run(None, {session.get_inputs()[0].name: x[:7].numpy()})
     torch.testing.assert_close(
-        torch.from_numpy(found), by_name(t)[name].module(x[:7]), rtol=1e-4, atol=1e-5
+        torch.from_numpy(output), by_name(t)[name].module(x[:7]), rtol=1e-4, atol=1e-5
     )
 
 
@@ -196,9 +196,9 @@ def test_a_plain_layer_of_images_is_exported_for_images(tmp_path: Path) -> None:
     x, name = torch.randn(40, 1, 3, 3), "plain layer, on outputs"
     t = shoal.distill(Signs().eval(), x, depths=(1,), epochs=1)
     session = runtime.InferenceSession(t.export(tmp_path / "layer.onnx", name))
-    (found,) = session.run(None, {session.get_inputs()[0].name: x[:7].numpy()})
+    (output,) = session.run(None, {session.get_inputs()[0].name: x[:7].numpy()})
     torch.testing.assert_close(
-        torch.from_numpy(found), by_name(t)[name].module(x[:7]), rtol=1e-4, atol=1e-5
+        torch.from_numpy(output), by_name(t)[name].module(x[:7]), rtol=1e-4, atol=1e-5
     )
 
 
@@ -236,9 +236,9 @@ def test_networks_of_shoal_have_designs_and_plain_layers(kind: type) -> None:
         deq, in_features=2, width=8, out_features=3, pixels=(4, 4) if images else None
     )
     x = torch.randn((60, 2, 4, 4) if images else (60, 2))
-    found = by_name(shoal.distill(net, x, epochs=1, depths=(1,)))
-    assert ("design, on outputs" in found) is not images
-    assert "plain layer, on outputs" in found
+    candidates = by_name(shoal.distill(net, x, epochs=1, depths=(1,)))
+    assert ("design, on outputs" in candidates) is not images
+    assert "plain layer, on outputs" in candidates
 
 
 def test_the_frontier_is_drawn(tokens) -> None:

@@ -1,4 +1,4 @@
-"""Loops found inside models that know nothing of shoal."""
+"""Loops found inside models that are independent of shoal."""
 
 import copy
 from collections.abc import Callable
@@ -25,7 +25,7 @@ FOUND = [  # model, samples, iterations, tensors in the state
 
 
 class Until:
-    """Stops each sample after as many iterations as its output's first number says."""
+    """Stops samples after two, three or four iterations, by their places."""
 
     def begin(self, output: Tensor, _state: object) -> Tensor:
         return 2 + torch.arange(len(output)) % 3
@@ -47,8 +47,8 @@ def test_a_loop_is_found_and_runs(
     assert loop.dynamic
     assert not loop.samples_coupled
     state, _ = loop.begin(x)
-    several = [state] if isinstance(state, Tensor) else state
-    assert [len(one) for one in several] == [5] * tensors
+    leaves = [state] if isinstance(state, Tensor) else state
+    assert [len(one) for one in leaves] == [5] * tensors
 
     short = copy.deepcopy(model)
     short.steps = short.outer = 2  # type: ignore[assignment]
@@ -80,10 +80,10 @@ def test_it_follows_training_and_copies() -> None:
     model, x = foreign.Vectors(), foreign.vectors()
     loop = shoal.find_loop(model, x)
     loop.run(x).square().sum().backward()
-    found = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    gradients = [p.grad.clone() for p in model.parameters() if p.grad is not None]
     model.zero_grad()
     model(x).square().sum().backward()
-    for one, parameter in zip(found, model.parameters(), strict=True):
+    for one, parameter in zip(gradients, model.parameters(), strict=True):
         torch.testing.assert_close(one, parameter.grad)
     other = copy.deepcopy(loop)
     with torch.no_grad():

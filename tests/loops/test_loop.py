@@ -1,4 +1,4 @@
-"""Loops that are given by their cell: counts, new inputs, steps, and rules that stop samples."""
+"""Loops from cells: counts, new inputs, steps, and rules that stop samples."""
 
 import copy
 
@@ -24,7 +24,7 @@ def unrolled(x: Tensor, steps: int) -> Tensor:
 
 
 class Until:
-    """Stops each sample after a number of iterations that its own output says."""
+    """Stops samples after two, three, four, ... iterations, by their places."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[int, int]] = []

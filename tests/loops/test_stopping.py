@@ -180,8 +180,8 @@ def test_a_sample_that_is_not_finite_disturbs_no_other() -> None:
     rule = shoal.stop_rule(loop, risk=0.05)
     expected, counts = loop.run(x, until=rule, counts=True)
     x[4, 0] = torch.nan
-    output, others = loop.run(x, until=rule, counts=True)
-    rest = torch.arange(9) != 4
-    torch.testing.assert_close(output[rest], expected[rest])
-    assert torch.equal(others[rest], counts[rest])
-    assert int(others[4]) == rule.steps
+    output, new_counts = loop.run(x, until=rule, counts=True)
+    finite = torch.arange(9) != 4
+    torch.testing.assert_close(output[finite], expected[finite])
+    assert torch.equal(new_counts[finite], counts[finite])
+    assert int(new_counts[4]) == rule.steps

@@ -1,4 +1,4 @@
-"""Small trained models with loops of known behavior; nothing here knows of shoal.
+"""Small trained models with loops of known behavior, independent of shoal.
 
 ``python tests/loops/trained.py`` trains them again, in about two minutes.
 """
@@ -121,7 +121,7 @@ class Flipping(Looped):
 
 
 class TwoStates(Looped):
-    """A fast state and a slow one; all but the last outer iteration are without gradients."""
+    """A fast state and a slow one; only the last outer iteration has gradients."""
 
     def __init__(self, steps: int) -> None:
         super().__init__(steps)

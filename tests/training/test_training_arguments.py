@@ -7,7 +7,7 @@ import torch
 
 import shoal
 from shoal.training import Promises
-from shoal.training.objective import Problem
+from shoal.training.objective import TrainingProblem
 from training.small import TANH, data, network
 
 
@@ -27,7 +27,7 @@ class Certificate:
 
     gradient_descent: Conclusion
     fingerprint: dict[str, str] = field(
-        default_factory=lambda: Problem.checked(network(), *data()).fingerprint()
+        default_factory=lambda: TrainingProblem.checked(network(), *data()).fingerprint()
     )
 
 

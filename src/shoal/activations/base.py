@@ -84,7 +84,7 @@ class Activation(ABC):
 
     @property
     def kink_locations(self) -> tuple[float, ...] | None:
-        r"""Where $\varphi$ is not analytic, or ``None`` to have the places found."""
+        r"""The points where $\varphi$ is not analytic; ``None`` to search for them."""
         return self._kinks
 
     @property
@@ -94,12 +94,12 @@ class Activation(ABC):
 
     @property
     def panels_of(self) -> "Activation":
-        """The activation whose panels resolve this one too; itself unless composed of it."""
+        """The activation whose panels resolve this one; itself unless it is composed of another."""
         return self
 
     @property
     def panel_edges(self) -> tuple[float, ...] | None:
-        """The places between which it is a polynomial of low degree, or ``None`` if it is none."""
+        """The edges of the pieces on which it is a polynomial of low degree, or ``None``."""
         return None
 
     @property
@@ -153,7 +153,6 @@ class Activation(ABC):
 
 
 def _plain(value: object) -> Hashable:
-    """A value that compares and hashes."""
     return value if isinstance(value, Hashable) and not isinstance(value, Tensor) else repr(value)
 
 

@@ -35,7 +35,7 @@ def innermost(phi: "Activation") -> "Activation":
 
 
 def check_function(phi: "Activation") -> None:
-    """See that the function is elementwise and real, and the derivative its derivative.
+    """Check that the function is elementwise and real, and that the derivative matches it.
 
     A composed activation, such as a square, has its parts checked first, so that errors name the
     user's activation.
@@ -71,7 +71,7 @@ def check_function(phi: "Activation") -> None:
 
 
 def check_smoothness(phi: "Activation") -> None:
-    """See that the bounds that a user gives are bounds, as far as a few points can tell."""
+    """Check a user's bounds at a few points."""
     from shoal.activations.base import is_ours
     from shoal.activations.bounds import Smoothness
 
@@ -95,7 +95,7 @@ def check_smoothness(phi: "Activation") -> None:
 
 
 def check_evaluated(phi: "Activation", x: Tensor, evaluated: "Evaluated") -> None:
-    """See that what a user gives is the function and its derivative, up to the errors stated."""
+    """Check a user's values and slopes against the function, up to the stated errors."""
     from shoal.activations.base import is_ours
     from shoal.activations.bounds import Evaluated
 

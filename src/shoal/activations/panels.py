@@ -221,18 +221,11 @@ def _transforms() -> tuple[np.ndarray, np.ndarray]:
     return coefficients[:, -4:], coefficients @ checks.T
 
 
-def _scales(phi: "Activation") -> np.ndarray:
-    """How large the function and its derivatives are in the middle; shape (_DERIVATIVES,)."""
-    middle = np.abs(_rows(phi, _MIDDLE)).max(axis=1)
-    scales: np.ndarray = np.maximum(middle, 1e-290)
-    return scales
-
-
 def _resolve(phi: "Activation", start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Halve panels until each is resolved; return the edges and the brackets that never are."""
     pending = np.stack([start[:-1], start[1:]], axis=1)
     finished, singular = [], []
-    scales = _scales(phi)
+    scales = np.maximum(np.abs(_rows(phi, _MIDDLE)).max(axis=1), 1e-290)
     while len(pending):
         resolved = _is_resolved(phi, pending, scales)
         width = np.diff(pending)[:, 0]
@@ -342,7 +335,7 @@ def _all_jumps(phi: "Activation", where: np.ndarray) -> np.ndarray:
 
 
 def _check_declared(phi: "Activation", places: np.ndarray, undeclared: list[float]) -> None:
-    """See that no kink lies elsewhere, or a little off its declared place."""
+    """Check that no kink lies elsewhere, or a little off its declared place."""
     reached = _OFF * np.maximum(1.0, np.abs(places))  # as far as the wide limits are taken
     steps = np.column_stack([reached, *np.outer(_AROUND, np.ones_like(places))])
     nearby = torch.from_numpy(places[:, None] + np.column_stack([-steps, steps]))

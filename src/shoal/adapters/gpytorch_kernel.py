@@ -143,7 +143,7 @@ class GPyTorchKernel(Kernel):  # type: ignore[misc]
         value = torch.full(self.batch_shape, getattr(self._initial, name))
         if not isinstance(constraint, Interval):
             raise TypeError(f"constraints must be constraints of GPyTorch, got {constraint!r}")
-        if not _inside(constraint, value):
+        if not _is_inside(constraint, value):
             raise ValueError(
                 f"{name} must lie {_between(constraint)} to be learned, "
                 f"got {getattr(self._initial, name):g}; give other constraints, or leave it out of "
@@ -192,7 +192,7 @@ class GPyTorchKernel(Kernel):  # type: ignore[misc]
             raise ValueError(
                 f"value must be a number or of shape {tuple(raw.shape)}, got {shown(value)}"
             )
-        if not _inside(constraint, values):
+        if not _is_inside(constraint, values):
             raise ValueError(f"value must be {_between(constraint)}, got {shown(value)}")
         number = constraint.inverse_transform(values.expand(raw.shape))
         self.initialize(**{f"raw_{name}": number})
@@ -225,9 +225,9 @@ class GPyTorchKernel(Kernel):  # type: ignore[misc]
         """The kernel between two sets of inputs, of shape (..., n, m); (..., n) with ``diag``."""
         for name, x in (("x1", x1), ("x2", x2)):
             known_tensor(name, x)
-        # one set has an exactly symmetric matrix; but gradients must reach the tensor they are of
-        one = x1 is x2 or (not (x1.requires_grad or x2.requires_grad) and torch.equal(x1, x2))
-        inputs = [x1] if one else [x1, x2]
+        # one set has an exactly symmetric matrix; but each tensor must get its gradient
+        same = x1 is x2 or (not (x1.requires_grad or x2.requires_grad) and torch.equal(x1, x2))
+        inputs = [x1] if same else [x1, x2]
         variances = {name: self.variance(name) for name in self.learned}
         if self.has_lengthscale:
             inputs = [x / self.lengthscale for x in inputs]
@@ -237,9 +237,9 @@ class GPyTorchKernel(Kernel):  # type: ignore[misc]
                 variances = {name: value.unsqueeze(-1) for name, value in variances.items()}
         if self.batch_shape and variances:
             return self._batch(inputs, variances, diag=diag)
-        return self._one(inputs, variances, diag=diag)
+        return self._matrix(inputs, variances, diag=diag)
 
-    def _one(self, inputs: list[Tensor], variances: dict[str, Tensor], *, diag: bool) -> Tensor:
+    def _matrix(self, inputs: list[Tensor], variances: dict[str, Tensor], *, diag: bool) -> Tensor:
         """The kernel with variances that are numbers, of one or two sets of inputs."""
         kernels = kernel(
             self._initial,
@@ -260,7 +260,7 @@ class GPyTorchKernel(Kernel):  # type: ignore[misc]
         inputs = [x.expand(*shape, *x.shape[-2:]) for x in inputs]
         values = {name: value.expand(shape[outer:]) for name, value in variances.items()}
         kernels = [
-            self._one(
+            self._matrix(
                 [x[(..., *index, slice(None), slice(None))] for x in inputs],
                 {name: value[index] for name, value in values.items()},
                 diag=diag,
@@ -271,7 +271,7 @@ class GPyTorchKernel(Kernel):  # type: ignore[misc]
         return stacked.movedim(tuple(range(len(batch))), tuple(range(outer, len(shape))))
 
 
-def _inside(constraint: Interval, value: Tensor) -> bool:
+def _is_inside(constraint: Interval, value: Tensor) -> bool:
     """Whether all values lie strictly within the bounds."""
     low, high = constraint.lower_bound.to(value), constraint.upper_bound.to(value)
     return bool(((low < value) & (value < high)).all())

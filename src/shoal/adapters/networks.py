@@ -43,8 +43,8 @@ def kernel_values(
     diag: bool = False,
 ) -> Tensor:
     """One of the kernels of arrays of inputs."""
-    left, right = torch.as_tensor(x), None if y is None else torch.as_tensor(y)
-    kernels = kernel(function.architecture, left, right, trainable=function.trainable, diag=diag)
+    x1, x2 = torch.as_tensor(x), None if y is None else torch.as_tensor(y)
+    kernels = kernel(function.architecture, x1, x2, trainable=function.trainable, diag=diag)
     values: Tensor = getattr(kernels, which)
     return values
 

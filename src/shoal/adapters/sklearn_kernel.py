@@ -186,11 +186,11 @@ class SklearnKernel(Kernel):  # type: ignore[misc]
         *,
         diag: bool = False,
     ) -> Array:
-        several = [
-            None if one is None else as_images(one, function.architecture, self.image_shape)
-            for one in (x, y)
+        inputs = [
+            None if rows is None else as_images(rows, function.architecture, self.image_shape)
+            for rows in (x, y)
         ]
-        values: Array = kernel_values(function, self.which, *several, diag=diag).numpy()
+        values: Array = kernel_values(function, self.which, *inputs, diag=diag).numpy()
         return values
 
 

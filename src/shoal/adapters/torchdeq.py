@@ -179,21 +179,21 @@ def _solver(which: str, o: argparse.Namespace, steps: int, options: Mapping[str,
     kind, tol, mode = (getattr(o, f"{which}_{name}") for name in ("solver", "tol", "stop_mode"))
     one_of(f"{which}_stop_mode", mode, ("abs", "rel"))
     _check_defaults("solver_kwargs", options)
-    left = {name: v for name, v in options.items() if name not in _OPTIONS["solver_kwargs"]}
+    remaining = {name: v for name, v in options.items() if name not in _OPTIONS["solver_kwargs"]}
     solver: Solver
     if isinstance(kind, Solver):
         solver = replace(kind, max_steps=steps)
     elif kind == "anderson":
-        history = max(1, integer("m", left.pop("m", 6), at_least=2) - 1)  # differences
-        solver = Anderson(history, left.pop("tau", 1.0), max_steps=steps)
+        history = max(1, integer("m", remaining.pop("m", 6), at_least=2) - 1)  # differences
+        solver = Anderson(history, remaining.pop("tau", 1.0), max_steps=steps)
     elif kind == "broyden":
-        solver = Broyden(left.pop("LBFGS_thres", None) or steps, max_steps=steps)
+        solver = Broyden(remaining.pop("LBFGS_thres", None) or steps, max_steps=steps)
     else:
         one_of(f"{which}_solver", kind, ("fixed_point_iter", "anderson", "broyden"))
-        tau = left.pop("tau", 1.0)
+        tau = remaining.pop("tau", 1.0)
         solver = Picard(max_steps=steps) if tau == 1 else DampedPicard(1 - tau, max_steps=steps)
-    if left:
-        raise ValueError(f"solver_kwargs must be options of {kind!r}, got {sorted(left)}")
+    if remaining:
+        raise ValueError(f"solver_kwargs must be options of {kind!r}, got {sorted(remaining)}")
     return solver.with_tolerances(*((tol, 0.0) if mode == "rel" else (0.0, tol)))
 
 
@@ -218,9 +218,9 @@ def get_deq(args: object = None, **options: Any) -> DEQ:
         >>> [round(float(t), 4) for t in (states[-1][0].detach(), x.grad[0], info["status"][0])]
         [2.0, 2.0, 0.0]
     """
-    known = sorted([*_OPTIONS["get_deq"], *_OPTIONS["states"]])
-    if unknown := sorted(set(options) - set(known)):
-        raise TypeError(f"get_deq has no option {unknown[0]!r}; it has {', '.join(known)}")
+    names = sorted([*_OPTIONS["get_deq"], *_OPTIONS["states"]])
+    if unknown := sorted(set(options) - set(names)):
+        raise TypeError(f"get_deq has no option {unknown[0]!r}; it has {', '.join(names)}")
     chosen = {**_mapping(args), **options}
     _check_defaults("states", chosen)
     o = argparse.Namespace(**{n: chosen.get(n, v) for n, v in _OPTIONS["get_deq"].items()})

@@ -96,29 +96,29 @@ def analyze(
     if activation is None:
         left_out(context, "recurrent_variance input_variance", "without --activation")
     else:
-        deq = options.architecture_of(activation, recurrent_variance, input_variance)
+        deq = options.make_architecture(activation, recurrent_variance, input_variance)
     inputs = load_inputs(
         data, label=label, reading=options.reading(header, sep, task, drop, drop_missing), n=n,
         most=1000, seed=seed, standardize=standardize,
     )  # fmt: skip
     out.prepare(output)
-    subject, found = Subject(inputs, deq), {}
+    subject, analysis = Subject(inputs, deq), {}
     with out.working("") as show:
         for place, section in enumerate(sections, 1):
             show(f"{section.title} ({place} of {len(sections)})")
-            found[section] = report.find(section, subject)
-    record = report.document(subject, found)
+            analysis[section] = report.find(section, subject)
+    record = report.document(subject, analysis)
     files = []
     if output is not None:
         files = out.save(output, {"analysis.json": record})  # before drawing, which may fail
-        page = report.render(subject, found)
-        figure = report.draw(subject, found)
+        page = report.render(subject, analysis)
+        figure = report.draw(subject, analysis)
         files += out.save(output, {"report.html": page, "analysis": figure})
     out.conclude(
-        record, lambda: report.show(subject, {s: found[s] for s in printed}), files, json=json
+        record, lambda: report.show(subject, {s: analysis[s] for s in printed}), files, json=json
     )
-    errors: dict[str, list[str]] = {}  # sections may fail for one reason, which is told once
-    for section, findings in found.items():
+    errors: dict[str, list[str]] = {}  # sections may fail for one reason, which is printed once
+    for section, findings in analysis.items():
         if findings.error:
             errors.setdefault(findings.error, []).append(section.title)
     for error, titles in errors.items():

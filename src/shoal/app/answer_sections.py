@@ -24,7 +24,7 @@ from shoal.app.comparison import (
 from shoal.app.sections import (
     FAR,
     Findings,
-    Section,
+    ReportSection,
     SectionNotApplicable,
     Subject,
     draw_bars,
@@ -191,7 +191,7 @@ def _find_columns(subject: Subject) -> Findings:
         before = contest.gain(contest.predictions[contest.kernel][test], test)
         for place, one in enumerate(outputs.split(len(test))):
             losses[place, test] = before - contest.gain(one, test)
-    drops = {name: Score.of(loss) for name, loss in zip(names, losses, strict=True)}
+    drops = {name: Score.from_values(loss) for name, loss in zip(names, losses, strict=True)}
     ranked = dict(sorted(drops.items(), key=lambda item: -item[1].mean))
     first = {name: ranked[name] for name in list(ranked)[:_SHOWN]}
     measure = "accuracy" if contest.classes else "R²"
@@ -314,7 +314,7 @@ def verdict(contest: Contest) -> str:
     return lead
 
 
-COMPARISON = Section("comparison", "Comparison", _find_comparison)
-ERRORS = Section("errors", "Where it errs", _find_errors)
-COLUMNS = Section("columns", "Which columns matter", _find_columns)
-MORE_DATA = Section("more_data", "With more data", _find_more_data)
+COMPARISON = ReportSection("comparison", "Comparison", _find_comparison)
+ERRORS = ReportSection("errors", "Where it errs", _find_errors)
+COLUMNS = ReportSection("columns", "Which columns matter", _find_columns)
+MORE_DATA = ReportSection("more_data", "With more data", _find_more_data)

@@ -113,7 +113,7 @@ def certify(
         architecture = (
             shoal.DEQ.ling2023(0.001, features)
             if activation is None
-            else options.architecture_of(activation, recurrent_variance, input_variance)
+            else options.make_architecture(activation, recurrent_variance, input_variance)
         )
         net = shoal.build(
             architecture,
@@ -132,7 +132,9 @@ def certify(
     x = samples.x * features**0.5 if by_dimension and not raw else samples.x
     targets = checks.real("--target-scale", target_scale) * samples.targets(net.spec.out_features)
     with out.working("Certifying"):
-        found = shoal.certify(net, x.to(next(net.parameters()).dtype), targets, step_size=step_size)
+        certificate = shoal.certify(
+            net, x.to(next(net.parameters()).dtype), targets, step_size=step_size
+        )
     record = {
         "shoal": shoal.__version__,
         "data": samples.document() | {"target_scale": target_scale},
@@ -143,7 +145,7 @@ def certify(
             "out_features": net.spec.out_features,
             "readout_scale": net.spec.readout_scale,
         },
-        **found.to_dict(),
+        **certificate.to_dict(),
     }
     words = f"{len(samples.classes)} classes" if samples.classes else "real numbers"
     coverage = f"for {len(samples)} of {samples.total} samples"
@@ -152,7 +154,7 @@ def certify(
         Row("network", f"width {net.spec.width}", f"readout times {net.spec.readout_scale:g}"),
         Row("targets", f"times {target_scale:g}", words),
     )
-    findings = _findings(found, coverage, about)
+    findings = _findings(certificate, coverage, about)
     files: list[Path] = []
     if output is not None:
         title = f"{samples.name}, {len(samples)} samples of dimension {features}"
@@ -163,34 +165,34 @@ def certify(
         shoal.save(net, files[-1])
 
     def show() -> None:
-        title = f"{found.gradient_descent.dynamics}, {samples.name}, n = {len(samples)}"
+        title = f"{certificate.gradient_descent.dynamics}, {samples.name}, n = {len(samples)}"
         out.show_rows("\n".join([title, *samples.notes]), findings.rows)
-        out.say(f"Covered: {coverage.removeprefix('for ')}. {found.explanation}")
+        out.say(f"Covered: {coverage.removeprefix('for ')}. {certificate.explanation}")
 
     out.conclude(record, show, files, json=json)
-    if not found.holds:
+    if not certificate.holds:
         out.note("Not established: no theorem says that gradient descent trains this network.")
         raise typer.Exit(NOT_ESTABLISHED)
 
 
-def _findings(found: "Certificate", coverage: str, rows: "tuple[Row, ...]") -> "Findings":
+def _findings(certificate: "Certificate", coverage: str, rows: "tuple[Row, ...]") -> "Findings":
     """The answer with its coverage, more rows, and the conditions as a checklist."""
     from shoal.app.sections import Findings
     from shoal.core.words import Row
 
-    best = found.gradient_descent
+    best = certificate.gradient_descent
     answer = [Row("trains to zero loss", f"{best.status} {coverage}", best.theorem), *rows]
-    if found.step_size is not None and found.rate is not None:
+    if certificate.step_size is not None and certificate.rate is not None:
         answer += [
-            Row("step size", f"{found.step_size:.4g}", "for the loss ½Σ‖f(x) − y‖²"),
-            Row("rate", f"{found.rate:.6g}", "a step multiplies the loss by this or less"),
+            Row("step size", f"{certificate.step_size:.4g}", "for the loss ½Σ‖f(x) − y‖²"),
+            Row("rate", f"{certificate.rate:.6g}", "a step multiplies the loss by this or less"),
         ]
     for c in best.conditions:
         words = f"{c.words}; margin {c.margin:.3g}" + ("" if c.holds else f"; helps: {c.remedy}")
         value = f"{c.value:.3g} {'' if c.holds else 'not '}{c.needed}"
         answer.append(Row(c.name, value, words, holds=c.holds))
     panel = partial(_draw_margins, conditions=best.conditions)
-    return Findings(tuple(answer), panel=panel, notes=(found.explanation,))
+    return Findings(tuple(answer), panel=panel, notes=(certificate.explanation,))
 
 
 def _draw_margins(axes: "Axes", conditions: "tuple[Condition, ...]") -> None:

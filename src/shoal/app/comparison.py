@@ -11,7 +11,7 @@ from torch import Tensor
 
 import shoal
 from shoal import DEQ
-from shoal.app.inputs import Inputs
+from shoal.app.inputs import PreparedData
 from shoal.learning.decomposition import Decomposition
 from shoal.learning.ridges import evaluate_path
 
@@ -29,8 +29,8 @@ class Score(NamedTuple):
     error: float
 
     @classmethod
-    def of(cls, values: Tensor) -> "Score":
-        """The mean of one value a sample."""
+    def from_values(cls, values: Tensor) -> "Score":
+        """The score for one value per sample."""
         return cls(float(values.mean()), float(values.std()) / math.sqrt(len(values)))
 
     def is_clear(self) -> bool:
@@ -67,7 +67,7 @@ class Contest:
         fits: The chosen regressions of each family: one for each fold, the last for all samples.
     """
 
-    data: Inputs
+    data: PreparedData
     folds: Tensor
     predictions: dict[str, Tensor] = field(default_factory=dict)
     fits: dict[str, list[Fit]] = field(default_factory=dict)
@@ -92,12 +92,12 @@ class Contest:
 
     def score(self, name: str) -> Score:
         """The accuracy or R² of a method."""
-        return Score.of(self.gain(self.predictions[name]))
+        return Score.from_values(self.gain(self.predictions[name]))
 
     def difference(self, better: str, worse: str) -> Score:
         """The lead of one method over another, on the same samples."""
         gains = (self.gain(self.predictions[name]) for name in (better, worse))
-        return Score.of(next(gains) - next(gains))
+        return Score.from_values(next(gains) - next(gains))
 
     @property
     def kernel(self) -> str:
@@ -113,11 +113,11 @@ class Contest:
 
 
 def decided(outputs: Tensor) -> Tensor:
-    """The class of each row: the largest output, or the sign of a single one."""
+    """The class of each row: the largest output, or the sign of a single output."""
     return (outputs[:, 0] > 0).long() if outputs.shape[1] == 1 else outputs.argmax(1)
 
 
-def compare(data: Inputs, architecture: DEQ | None = None) -> Contest:
+def compare(data: PreparedData, architecture: DEQ | None = None) -> Contest:
     """Score all methods on the same folds.
 
     Every kernel is chosen within the training folds, by leave-one-out over a small grid and all
@@ -140,10 +140,10 @@ def compare(data: Inputs, architecture: DEQ | None = None) -> Contest:
             old if old.loo <= new.loo else new for old, new in zip(best, fits, strict=True)
         ]
     for family, fits in contest.fits.items():
-        found = contest.predictions[family] = torch.empty(len(y), outputs).to(y)
+        predictions = contest.predictions[family] = torch.empty(len(y), outputs).to(y)
         for fold, fit in enumerate(fits[:-1]):
             test = contest.folds == fold
-            found[test] = predict(fit, x[parts[fold]], x[test])
+            predictions[test] = predict(fit, x[parts[fold]], x[test])
     if contest.classes:
         linear = contest.predictions[LINEAR] = torch.empty_like(y)
         for fold, rows in enumerate(parts[:-1]):
@@ -161,8 +161,8 @@ def candidates(architecture: DEQ | None, *, classes: bool) -> Iterator[Candidate
         loops = [architecture]
         layers = [DEQ(architecture.activation, 0.0, architecture.input_variance)]
     for family, networks in ((LOOP, loops), (LAYER, layers)):
-        for one in networks:
-            yield Candidate(family, one, partial(_ntk, one))
+        for network in networks:
+            yield Candidate(family, network, partial(_ntk, network))
     for rate in (0.05, 0.2, 0.8, 3.2):  # squared distances have a mean of 2
         yield Candidate(RBF, None, partial(_gaussian, rate))
     if not classes:
@@ -204,7 +204,7 @@ def _logistic(x: Tensor, labels: Tensor, new: Tensor, outputs: int) -> Tensor:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # few samples of a class, and steps left to go
         model.fit((x * scale).cpu(), labels.cpu())
-    found = torch.as_tensor(model.predict((new * scale).cpu()))
+    classes = torch.as_tensor(model.predict((new * scale).cpu()))
     if outputs == 1:
-        return 2.0 * found[:, None] - 1
-    return torch.nn.functional.one_hot(found, outputs).double()
+        return 2.0 * classes[:, None] - 1
+    return torch.nn.functional.one_hot(classes, outputs).double()

@@ -74,7 +74,7 @@ def design(
     from shoal.core.words import Row
     from shoal.designs.result import layer_activations
 
-    deq = options.architecture_of(activation, recurrent_variance, input_variance)
+    deq = options.make_architecture(activation, recurrent_variance, input_variance)
     notes: tuple[str, ...] = ()
     norm, x = checks.real("--input-norm", input_norm, above=0), None
     if data is None:
@@ -89,22 +89,22 @@ def design(
     out.prepare(output)
     groups = None if trainable is None else [group.strip() for group in trainable.split(",")]
     with out.working("Designing"):
-        found = shoal.design(deq, input_norm=norm, which=which, method=method, trainable=groups)
-        gap = None if x is None or method == "sphere" else found.gap(x)
-    record = _document(found, gap)
-    answer = [Row(*row) for row in _answer(found, gap)]
+        result = shoal.design(deq, input_norm=norm, which=which, method=method, trainable=groups)
+        gap = None if x is None or method == "sphere" else result.gap(x)
+    record = _document(result, gap)
+    answer = [Row(*row) for row in _answer(result, gap)]
     if x is not None:
         ends = [float(end) for end in x.norm(dim=1).aminmax()]
         answer.append(Row("norms of the data", f"{ends[0]:.3g} to {ends[1]:.3g}", "of each sample"))
     numbers = [
-        Row(name, f"{value:.8g}", f"wanted {found.target[name]:.8g}")
-        for name, value in found.obtained.items()
+        Row(name, f"{value:.8g}", f"wanted {result.target[name]:.8g}")
+        for name, value in result.obtained.items()
     ]
     files: list[Path] = []
     if output is not None:
-        figure, layers = found.plot(), layer_activations(found.architecture)
+        figure, layers = result.plot(), layer_activations(result.architecture)
         parts = [
-            ("answer", "Design", Findings(tuple(answer), notes=(found.explanation,))),
+            ("answer", "Design", Findings(tuple(answer), notes=(result.explanation,))),
             (
                 "layers",
                 "Activations",
@@ -113,58 +113,58 @@ def design(
             ("numbers", "Obtained and wanted", Findings(tuple(numbers))),
         ]
         title = "The shallow network inside a deep equilibrium model"
-        page = out.render_page(title, str(found.original), parts, notes=notes)
+        page = out.render_page(title, str(result.original), parts, notes=notes)
         contents = {"report.html": page, "design.json": record, "activations": figure}
         files = out.save(output, contents)
 
     def show() -> None:
-        out.show_rows("\n".join([str(found.original), *notes]), [*answer, *numbers])
-        for sigma in getattr(found.architecture, "activations", ()):
+        out.show_rows("\n".join([str(result.original), *notes]), [*answer, *numbers])
+        for sigma in getattr(result.architecture, "activations", ()):
             out.say(f"hidden layer: {sigma!r}")
-        out.say(found.explanation)
+        out.say(result.explanation)
 
     out.conclude(record, show, files, json=json)
-    if not found.feasible:
+    if not result.feasible:
         out.note("Not feasible: no network of this kind has the kernel; this is the nearest.")
         raise typer.Exit(INFEASIBLE)
 
 
-def _document(found: "shoal.designs.Design", gap: Any) -> dict[str, Any]:
+def _document(result: "shoal.designs.Design", gap: Any) -> dict[str, Any]:
     """A design as plain values."""
     import shoal
     from shoal.core.files import plain
 
     return {
         "shoal": shoal.__version__,
-        "architecture": plain(found.architecture),
-        "original": plain(found.original),
-        "method": found.method,
-        "which": found.which,
-        "trainable": sorted(found.trainable),
-        "family": found.family or None,
-        "input_norm": found.input_norm,
-        "feasible": found.feasible,
-        "residual": found.residual,
-        "target": dict(found.target),
-        "obtained": dict(found.obtained),
-        "errors": dict(found.errors),
+        "architecture": plain(result.architecture),
+        "original": plain(result.original),
+        "method": result.method,
+        "which": result.which,
+        "trainable": sorted(result.trainable),
+        "family": result.family or None,
+        "input_norm": result.input_norm,
+        "feasible": result.feasible,
+        "residual": result.residual,
+        "target": dict(result.target),
+        "obtained": dict(result.obtained),
+        "errors": dict(result.errors),
         "gap": None if gap is None else gap._asdict(),
-        "explanation": found.explanation,
-        "alternatives": [plain(other.architecture) for other in found.alternatives],
+        "explanation": result.explanation,
+        "alternatives": [plain(design.architecture) for design in result.alternatives],
     }
 
 
-def _answer(found: "shoal.designs.Design", gap: Any) -> Iterator[tuple[Any, ...]]:
-    """Rows on whether there is a design, and how near it is."""
-    kernel, trained = found.which.upper(), ", ".join(sorted(found.trainable))
-    wanted = "kernel, exactly" if found.method == "sphere" else "high-dimensional coefficients"
-    if found.feasible:
-        yield "feasible", "yes", f"a network of this kind has the {wanted}", True
+def _answer(result: "shoal.designs.Design", gap: Any) -> Iterator[tuple[Any, ...]]:
+    """Rows on whether there is a design, and on its error."""
+    kernel, trained = result.which.upper(), ", ".join(sorted(result.trainable))
+    matched = "kernel, exactly" if result.method == "sphere" else "high-dimensional coefficients"
+    if result.feasible:
+        yield "feasible", "yes", f"a network of this kind has the {matched}", True
     else:
         yield "feasible", "no", "see the nearest", False
-    yield "matched", kernel, f"by {found.method}; trained: {trained}"
-    yield "norm of the inputs", f"{found.input_norm:.6g}", "τ0"
-    yield "residual", f"{found.residual:.1e}", "largest difference from the target"
+    yield "matched", kernel, f"by {result.method}; trained: {trained}"
+    yield "norm of the inputs", f"{result.input_norm:.6g}", "τ0"
+    yield "residual", f"{result.residual:.1e}", "largest difference from the target"
     if gap is not None:
         words = f"of the {kernel} matrices on the data, in spectral norm, relative to the DEQ's"
         yield "difference", f"{gap.relative:.2e}", words

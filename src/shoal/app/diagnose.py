@@ -65,36 +65,36 @@ def diagnose(
 
     import shoal
     from shoal.app import output as out
-    from shoal.app.models import model_in, require_equilibria, samples_for
+    from shoal.app.models import load_model, load_samples, require_equilibria
 
     torch.set_num_threads(threads)
-    net = model_in(model, code)
-    x, y = samples_for(net, data, n, label)
+    net = load_model(model, code)
+    x, y = load_samples(net, data, n, label)
     out.prepare(output)
     with out.working("Diagnosing"):
-        found = shoal.diagnose(
+        diagnosis = shoal.diagnose(
             net, x, y=None if label is None else y, steps=steps, max_steps=max_steps,
             tolerance=tolerance, equilibrium=equilibrium,
         )  # fmt: skip
-    record = {"shoal": shoal.__version__, "file": str(model), "data": data, **found.document()}
-    parts = found.parts()
+    record = {"shoal": shoal.__version__, "file": str(model), "data": data, **diagnosis.document()}
+    parts = diagnosis.parts()
     files = []
     if output is not None:
         page = out.render_page(
-            f"Diagnosis of {found.model}",
-            found.verdict,
+            f"Diagnosis of {diagnosis.model}",
+            diagnosis.verdict,
             [(part.name, part.title, part) for part in parts],
             device=x.device,
         )
-        contents = {"report.html": page, "diagnosis.json": record, "diagnosis": found.plot()}
+        contents = {"report.html": page, "diagnosis.json": record, "diagnosis": diagnosis.plot()}
         files = out.save(output, contents)
 
     def show() -> None:
-        out.say(found.verdict)
+        out.say(diagnosis.verdict)
         table = out.RowTable("")
         for part in parts:
             table.add_part(part.title, part.rows)
         out.console().print(table)
 
     out.conclude(record, show, files, json=json)
-    require_equilibria(found)
+    require_equilibria(diagnosis)

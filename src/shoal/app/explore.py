@@ -40,7 +40,7 @@ def explore(
     Examples: shoal explore; shoal explore x.npz --output pages --activation relu.
     """
     from shoal.app import output as out
-    from shoal.app.explorer import explorer_page, population_of, two_classes
+    from shoal.app.explorer import explorer_page, summarize, two_classes
     from shoal.app.inputs import load_inputs
     from shoal.core import checks
     from shoal.core.files import json_text, write_text
@@ -54,7 +54,7 @@ def explore(
         else:
             reading = options.reading(header, sep, task, drop, drop_missing)
             loaded = load_inputs(data, label=label, reading=reading, n=n, standardize=standardize)
-            population = population_of(loaded)
+            population = summarize(loaded)
         page = explorer_page(
             population,
             activation=activation,

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from shoal.app import output
-from shoal.app.inputs import Inputs
+from shoal.app.inputs import PreparedData
 
 TESTED = 1e-6
 """The tested error of the page's kernels, relative to the diagonal."""
@@ -62,7 +62,7 @@ class Population:
 
 def _rounded(value: Any) -> Any:
     if isinstance(value, tuple):
-        return [_rounded(one) for one in value]
+        return [_rounded(entry) for entry in value]
     return float(f"{value:.7g}") if isinstance(value, float) else value
 
 
@@ -81,17 +81,17 @@ def two_classes(size: int = 1000) -> Population:
     )
 
 
-def population_of(data: Inputs) -> Population:
-    """Summarize data, whose columns must have been centered.
+def summarize(data: PreparedData) -> Population:
+    """Summarize data with centered columns.
 
     The linear part of the target is estimated by regression on the principal components, less the
-    share that as many random numbers would explain.
+    share that as many random components would explain.
 
     Example:
         >>> import torch
-        >>> from shoal.app.inputs import Inputs
+        >>> from shoal.app.inputs import PreparedData
         >>> x = torch.tensor([[3.0, 0.0], [-3.0, 0.0], [0.0, 1.0], [0.0, -1.0]]).double()
-        >>> [round(value, 6) for value in population_of(Inputs(x)).values]
+        >>> [round(value, 6) for value in summarize(PreparedData(x)).values]
         [0.2, 1.8]
     """
     x = data.x.flatten(1).double()
@@ -125,7 +125,7 @@ def population_of(data: Inputs) -> Population:
     )
 
 
-def _linear_part(data: Inputs, components: Tensor) -> tuple[Tensor, float, str]:
+def _linear_part(data: PreparedData, components: Tensor) -> tuple[Tensor, float, str]:
     """The part of the target's variance along each component, the rest, and its name."""
     n, rank = components.shape
     if data.y is None:
@@ -136,8 +136,8 @@ def _linear_part(data: Inputs, components: Tensor) -> tuple[Tensor, float, str]:
     if total == 0:
         return torch.zeros(rank, dtype=torch.float64), 1.0, "a constant"
     explained = (components.T @ y).square().sum(1) / total
-    left = max(0.0, 1 - float(explained.sum()))
-    by_chance = left / max(n - rank, 1)  # share of the noise along each component
+    unexplained = max(0.0, 1 - float(explained.sum()))
+    by_chance = unexplained / max(n - rank, 1)  # share of the noise along each component
     linear = (explained - by_chance).clamp(min=0.0)
     words = f"{len(data.classes)} classes" if data.classes else "the target"
     return linear, max(0.0, 1 - float(linear.sum())), words
@@ -176,8 +176,8 @@ def explorer_page(
 
     tables = stored_tables()
     if activation not in tables["activations"]:
-        known = ", ".join(tables["activations"])
-        raise ValueError(f"activation must be one of {known}, got {activation!r}")
+        names = ", ".join(tables["activations"])
+        raise ValueError(f"activation must be one of {names}, got {activation!r}")
     start = {"activation": activation, "recurrent": recurrent_variance, "input": input_variance}
     document = {"tables": tables, "population": population.document(), "start": start}
     return page.render(
@@ -204,5 +204,5 @@ def stored_tables() -> dict[str, Any]:
     of the derivative, and of Hermite coefficients.
     """
     text = (files("shoal.app") / "tables.json").read_text(encoding="utf-8")
-    found: dict[str, Any] = json.loads(text)
-    return found
+    tables: dict[str, Any] = json.loads(text)
+    return tables

@@ -17,12 +17,12 @@ from shoal.data import Dataset
 
 NAMES = ("digits", "mnist", "fashion-mnist", "cifar-10")
 _ENDINGS = (".csv", ".csv.gz", ".npy", ".npz")
-_SMALL = 0.1  # of the largest range: a column that hardly counts
-_MANY = 0.25  # of the columns that hardly count: the scales are those of units, not of importance
+_SMALL = 0.1  # share of the largest range below which a column hardly counts
+_MANY = 0.25  # share of such columns that suggests arbitrary units
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Inputs(Dataset):
+class PreparedData(Dataset):
     """Samples as vectors, and their preparation.
 
     Attributes:
@@ -51,13 +51,13 @@ class Inputs(Dataset):
         }
 
     def folds(self, count: int) -> Tensor:
-        """The fold of each sample, from 0; of each class every fold has its share."""
+        """The fold of each sample, from 0; folds are stratified by class."""
         folds = torch.empty(len(self), dtype=torch.long)
         folds[_order(self, self.seed or 0)] = torch.arange(len(self)) % count
         return folds.to(self.x.device)
 
     def drawn(self, most: int | None = None) -> Tensor:
-        """Indices of some samples, of each class its share, in the order of drawing."""
+        """Indices of some samples, stratified by class, in the order of drawing."""
         return _order(self, self.seed)[:most].to(self.x.device)
 
 
@@ -72,7 +72,7 @@ def load_inputs(
     prepared: bool = True,
     standardize: bool | None = None,
     dtype: torch.dtype = torch.float64,
-) -> Inputs:
+) -> PreparedData:
     """Load inputs, center them, and scale them to a mean squared norm of one.
 
     Columns of a table on very different scales, such as lengths and prices, are standardized
@@ -128,8 +128,8 @@ def load_inputs(
 def _in_options(text: str) -> str:
     """A message of the library with options of the command line instead of Python's arguments."""
 
-    def option(found: re.Match[str]) -> str:
-        name, value = found[1].replace("_", "-"), found[2].strip("'")
+    def option(match: re.Match[str]) -> str:
+        name, value = match[1].replace("_", "-"), match[2].strip("'")
         if value in ("True", "False"):
             return f"--{'no-' * (value == 'False')}{name}"
         return f"--{name} {shlex.quote(value)}"
@@ -137,30 +137,29 @@ def _in_options(text: str) -> str:
     return re.sub(rf"\b({READING.replace(' ', '|')})=(True|False|'[^']*')", option, text)
 
 
-def _read(source: str, label: str | None, reading: Mapping[str, Any]) -> Inputs:
+def _read(source: str, label: str | None, reading: Mapping[str, Any]) -> PreparedData:
     """All samples as vectors, in float64."""
     if source in NAMES:
         if label is not None or reading:
             name = "label" if label is not None else next(iter(reading)).replace("_", "-")
             raise ValueError(f"--{name} must be left out with {source}")
         split = "all" if source == "digits" else "train"
-        found, name = data.load(source, split=split, dtype=torch.float64), source
+        dataset, name = data.load(source, split=split, dtype=torch.float64), source
     elif source.endswith(_ENDINGS):
         if not os.path.isfile(source):  # no folder, no device, no pipe that would be waited for
             raise ValueError(f"DATA must be a file that exists, got {source!r}")
-        found, name = _file(source, label, reading), Path(source).name
+        dataset, name = _file(source, label, reading), Path(source).name
     else:
-        known = ", ".join(NAMES)
         raise ValueError(
-            f"DATA must be one of {known}, or a file that ends in {', '.join(_ENDINGS)}, "
-            f"got {source!r}"
+            f"DATA must be one of {', '.join(NAMES)}, or a file that ends in "
+            f"{', '.join(_ENDINGS)}, got {source!r}"
         )
-    if len(found) < 2:
+    if len(dataset) < 2:
         raise ValueError(f"DATA must have at least two rows, got one in {source!r}")
-    kept = {field.name: getattr(found, field.name) for field in fields(Dataset)}
-    if found.x.ndim == 2 and not found.columns:
-        kept["columns"] = tuple(map(str, range(found.x.shape[1])))
-    return Inputs(**kept | {"x": found.x.flatten(1), "name": name})
+    values = {field.name: getattr(dataset, field.name) for field in fields(Dataset)}
+    if dataset.x.ndim == 2 and not dataset.columns:
+        values["columns"] = tuple(map(str, range(dataset.x.shape[1])))
+    return PreparedData(**values | {"x": dataset.x.flatten(1), "name": name})
 
 
 def _file(source: str, label: str | None, reading: Mapping[str, Any]) -> Dataset:
@@ -193,8 +192,8 @@ def _order(samples: Dataset, seed: int | None) -> Tensor:
     return order[place.argsort(stable=True)]
 
 
-def _scaled(x: Tensor, wanted: bool | None) -> tuple[bool, list[str]]:
-    """Whether to standardize the columns of a table, and sentences about them.
+def _scaled(x: Tensor, choice: bool | None) -> tuple[bool, list[str]]:
+    """Whether to standardize the columns of a table, with sentences about them.
 
     Ranges are compared and not standard deviations: rare values are not on another scale.
     """
@@ -202,7 +201,7 @@ def _scaled(x: Tensor, wanted: bool | None) -> tuple[bool, list[str]]:
     positive = ranges[ranges > 0]
     count, small = len(positive), int((positive < _SMALL * ranges.max()).sum())
     differ = small >= _MANY * count > 0
-    standardize = differ if wanted is None else wanted
+    standardize = differ if choice is None else choice
     words = f"{small} of {count} columns have a range below a tenth of the largest"
     notes = []
     if standardize:
@@ -220,6 +219,6 @@ def _normalized(name: str, x: Tensor) -> Tensor:
     x = x / x.abs().max().clamp(min=torch.finfo(x.dtype).tiny)  # so that no square overflows
     x = x - x.mean(dim=0)
     size = x.square().sum(dim=1).mean().sqrt()
-    if size == 0 or (x == x[0]).all():  # the mean of a constant is not it but for rounding
+    if size == 0 or (x == x[0]).all():  # the mean of constants is off by rounding
         raise ValueError(f"{name} must have samples that differ")
     return x / size

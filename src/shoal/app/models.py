@@ -24,10 +24,10 @@ from shoal.loops.distillation import MeasuredModel
 
 NO_EQUILIBRIUM = 3
 _NESTED = ("state_dict", "model_state_dict", "model")  # where checkpoints keep the weights
-_DIAGNOSED, _DISTILLED = 64, 4000  # samples; some tens say as much as all
+_DIAGNOSED, _DISTILLED = 64, 4000  # samples; tens of them suffice for a diagnosis
 
 
-def model_in(file: Path, code: str | None) -> Module:
+def load_model(file: Path, code: str | None) -> Module:
     """The model in a file, or of a factory with the weights in it.
 
     Args:
@@ -37,7 +37,7 @@ def model_in(file: Path, code: str | None) -> Module:
     if not file.is_file():
         raise ValueError(f"the model must be a file, got {str(file)!r}")
     if code is not None:
-        net, weights = _made(code), weights_in(file)
+        net, weights = _make_model(code), load_weights(file)
         try:
             net.load_state_dict(weights)
         except RuntimeError as error:
@@ -52,7 +52,7 @@ def model_in(file: Path, code: str | None) -> Module:
         ) from None
 
 
-def _made(code: str) -> Module:
+def _make_model(code: str) -> Module:
     """The model that a function of a file returns; the file is run."""
     path, _, name = code.rpartition(":")
     place = Path(path)
@@ -74,12 +74,12 @@ def _made(code: str) -> Module:
     return net
 
 
-def weights_in(file: Path) -> Mapping[str, Tensor]:
+def load_weights(file: Path) -> Mapping[str, Tensor]:
     """A state dictionary, read without running any code."""
     try:
         if file.suffix == ".safetensors":
             return load_file(file)
-        found: Any = torch.load(file, map_location="cpu", weights_only=True)
+        content: Any = torch.load(file, map_location="cpu", weights_only=True)
     except OSError:
         raise
     except Exception as error:  # a damaged file can fail in any way
@@ -87,15 +87,15 @@ def weights_in(file: Path) -> Mapping[str, Tensor]:
         raise ValueError(
             f"{file} must hold a state dictionary, as of torch.save(model.state_dict(), ...): {why}"
         ) from None
-    if isinstance(found, Mapping):
-        nested = [found[key] for key in _NESTED if isinstance(found.get(key), Mapping)]
-        found = nested[0] if nested else found
-        if found and all(isinstance(value, Tensor) for value in found.values()):
-            return dict(found)
-    raise ValueError(f"{file} must hold a state dictionary, got a {type(found).__name__}")
+    if isinstance(content, Mapping):
+        nested = [content[key] for key in _NESTED if isinstance(content.get(key), Mapping)]
+        content = nested[0] if nested else content
+        if content and all(isinstance(value, Tensor) for value in content.values()):
+            return dict(content)
+    raise ValueError(f"{file} must hold a state dictionary, got a {type(content).__name__}")
 
 
-def samples_for(
+def load_samples(
     net: Module, data: str, n: int, label: str | None = None
 ) -> tuple[Tensor, Tensor | None]:
     """Samples in the dtype of a model, and labels; those of an .npy file may be of any shape.
@@ -159,25 +159,25 @@ def analyze_model(
     json: bool,
 ) -> None:
     """Diagnose a trained model of a file, try replacements, and report both."""
-    net = model_in(file, code)
-    x, y = samples_for(net, data, _DISTILLED if n is None else n, label)
+    net = load_model(file, code)
+    x, y = load_samples(net, data, _DISTILLED if n is None else n, label)
     out.prepare(output)
     with out.working("Diagnosing") as show:
-        found = shoal.diagnose(net, x[:_DIAGNOSED], y=None if y is None else y[:_DIAGNOSED])
+        diagnosis = shoal.diagnose(net, x[:_DIAGNOSED], y=None if y is None else y[:_DIAGNOSED])
         show("Trying replacements")
         twin = shoal.distill(net, x, y, seed=seed)
-    rows = tuple(_answers(found, twin))
+    rows = tuple(_answers(diagnosis, twin))
     record = {
         "shoal": shoal.__version__, "file": str(file), "data": data,
         "answer": {row.quantity: row.value for row in rows},
-        "diagnosis": found.document(), "distillation": twin.document(),
+        "diagnosis": diagnosis.document(), "distillation": twin.document(),
     }  # fmt: skip
     files = []
     if output is not None:
-        parts = [_replacements(twin), *found.parts()]
+        parts = [_replacements(twin), *diagnosis.parts()]
         page = out.render_page(
-            f"Analysis of {found.model}",
-            f"{twin.verdict} Diagnosed on {len(found.samples)} samples, distilled on "
+            f"Analysis of {diagnosis.model}",
+            f"{twin.verdict} Diagnosed on {len(diagnosis.samples)} samples, distilled on "
             f"{twin.trained_on}.",
             [
                 ("answer", "Do I need this loop?", Findings(rows)),
@@ -186,47 +186,49 @@ def analyze_model(
             device=x.device,
         )
         contents = {"report.html": page, "analysis.json": record}
-        figures = {"diagnosis": found.plot(), "replacements": twin.plot()}
+        figures = {"diagnosis": diagnosis.plot(), "replacements": twin.plot()}
         files = out.save(output, contents | figures)
 
-    def tell() -> None:
-        out.show_rows(f"{found.model}: do I need this loop?", rows)
+    def show_all() -> None:
+        out.show_rows(f"{diagnosis.model}: do I need this loop?", rows)
         out.say(str(twin))
-        out.say(found.verdict)
+        out.say(diagnosis.verdict)
         out.note(
             "Held-out samples are a quarter of the samples. A model that was trained on them "
             "remembers them, and its replacements do not: give samples that it has not seen."
         )
 
-    out.conclude(record, tell, files, json=json)
-    require_equilibria(found)
+    out.conclude(record, show_all, files, json=json)
+    require_equilibria(diagnosis)
 
 
-def require_equilibria(found: Diagnosis) -> None:
+def require_equilibria(diagnosis: Diagnosis) -> None:
     """Exit with a message if a model that solves found no equilibrium for some samples."""
-    samples = len(found.samples)
-    solved = samples if found.equilibrium is None else found.equilibrium.solved
-    if found.loop.solves and solved < samples:
+    samples = len(diagnosis.samples)
+    solved = samples if diagnosis.equilibrium is None else diagnosis.equilibrium.solved
+    if diagnosis.loop.solves and solved < samples:
         out.note(f"No equilibrium was found for {samples - solved} of {samples} samples.")
         raise typer.Exit(NO_EQUILIBRIUM)
 
 
-def _answers(found: Diagnosis, twin: Distillation) -> Iterator[Row]:
-    """The questions of a practitioner, in the order in which they are asked."""
+def _answers(diagnosis: Diagnosis, twin: Distillation) -> Iterator[Row]:
+    """Answers to a practitioner's questions, the most urgent first."""
     yield Row("replace it?", "no" if twin.keep else "yes", twin.verdict)
-    named = {one.name: one for one in twin.candidates}
+    named = {candidate.name: candidate for candidate in twin.candidates}
     plain = named.get("plain layer, on labels") or named.get("plain layer, on outputs")
     if plain is not None:
         near = "yes" if plain.loss <= twin.tolerance else "no"
         yield Row("does a plain layer do?", near, f"{plain.name}: {twin.lost(plain)}")
-    yield Row("how many iterations?", str(found.stop_at or "unknown"), found.verdict)
-    yield Row("does the loop matter?", found.loop_matters, f"running on: {found.running_on}")
+    yield Row("how many iterations?", str(diagnosis.stop_at or "unknown"), diagnosis.verdict)
+    yield Row(
+        "does the loop matter?", diagnosis.loop_matters, f"running on: {diagnosis.running_on}"
+    )
 
 
 def _replacements(twin: Distillation) -> Part:
     """The verdict, every candidate beside the original, and the frontier."""
     rows = [Row("verdict", "keep it" if twin.keep else "replace it", twin.verdict)]
-    rows += [_row(one) for one in (twin.original, *twin.candidates)]
+    rows += [_row(model) for model in (twin.original, *twin.candidates)]
     notes = tuple(f"{name}: not tried, {reason}." for name, reason in twin.skipped.items())
     return Part("replacements", "What may replace it", tuple(rows), figure=twin.plot(), notes=notes)
 

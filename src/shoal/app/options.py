@@ -104,16 +104,16 @@ Json = Annotated[
 def reading(
     header: bool | None, sep: str | None, task: str | None, drop: str, drop_missing: bool
 ) -> dict[str, Any]:
-    """How a table is read: arguments of :func:`shoal.data.read_csv` that are not its defaults."""
+    """The arguments of :func:`shoal.data.read_csv` that are not its defaults."""
     columns = tuple(name.strip() for name in drop.split(",") if name.strip())
-    given = {
+    arguments = {
         "header": header,
         "sep": "\t" if sep in ("tab", "\\t") else sep,
         "task": task,
         "drop": columns or None,
         "drop_missing": drop_missing or None,
     }
-    return {name: value for name, value in given.items() if value is not None}
+    return {name: value for name, value in arguments.items() if value is not None}
 
 
 def left_out(context: typer.Context, names: str, reason: str) -> None:
@@ -131,7 +131,7 @@ def left_out(context: typer.Context, names: str, reason: str) -> None:
             raise ValueError(f"{flag} must be left out {reason}")
 
 
-def architecture_of(activation: str, recurrent_variance: float, input_variance: float) -> "DEQ":
+def make_architecture(activation: str, recurrent_variance: float, input_variance: float) -> "DEQ":
     """The DEQ of the options."""
     import shoal
     from shoal.activations.names import parse_activation

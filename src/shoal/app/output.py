@@ -43,10 +43,10 @@ def note(text: str) -> None:
 
 def console() -> Console:
     """The console of stdout, which shows text as it is, at least 100 columns wide in a pipe."""
-    found = Console(highlight=False, markup=False, emoji=False)
-    if not found.is_terminal:
-        found.width = max(100, found.width)
-    return found
+    stdout = Console(highlight=False, markup=False, emoji=False)
+    if not stdout.is_terminal:
+        stdout.width = max(100, stdout.width)
+    return stdout
 
 
 def say(text: str, style: str = "") -> None:
@@ -65,10 +65,10 @@ def working(text: str) -> Iterator[Callable[[str], None]]:
         with shown.status(text) as status:
             yield status.update
         return
-    words, begin, done = [text], time.monotonic(), threading.Event()
+    words, begin, stop = [text], time.monotonic(), threading.Event()
 
     def report() -> None:
-        while not done.wait(_INTERVAL):
+        while not stop.wait(_INTERVAL):
             note(f"{words[0]} ({time.monotonic() - begin:.0f} s)")
 
     thread = threading.Thread(target=report, daemon=True)
@@ -76,7 +76,7 @@ def working(text: str) -> Iterator[Callable[[str], None]]:
     try:
         yield lambda changed: words.__setitem__(0, changed)
     finally:
-        done.set()
+        stop.set()
         thread.join()
 
 
@@ -106,7 +106,7 @@ class RowTable(Table):
             )
 
     def add_part(self, title: str, rows: "Iterable[Row]") -> None:
-        """Add rows below a title of their own."""
+        """Add rows below a title."""
         self.add_section()
         self.add_row(Text(title, "bold"), "", "")
         self.add_rows(rows)
@@ -150,7 +150,7 @@ def save(folder: Path, contents: Mapping[str, Any]) -> list[Path]:
             continue
         for kind in ("png", "svg"):
             files.append(folder / f"{name}.{kind}")
-            write_whole(files[-1], partial(Path.write_bytes, data=image_of(value, kind)))
+            write_whole(files[-1], partial(Path.write_bytes, data=image_bytes(value, kind)))
     return files
 
 
@@ -243,11 +243,11 @@ def _context(name: str, title: str, part: "Findings | Part") -> dict[str, Any]:
 
 
 def _link(figure: Figure) -> str:
-    """A figure as the address of an image, which holds all of it."""
-    return f"data:image/svg+xml;base64,{b64encode(image_of(figure, 'svg')).decode()}"
+    """A figure as a data URL."""
+    return f"data:image/svg+xml;base64,{b64encode(image_bytes(figure, 'svg')).decode()}"
 
 
-def image_of(figure: Figure, kind: str) -> bytes:
+def image_bytes(figure: Figure, kind: str) -> bytes:
     """A figure as ``"png"`` or ``"svg"``; the same figure gives the same bytes."""
     buffer = io.BytesIO()
     with style():
@@ -259,8 +259,8 @@ def image_of(figure: Figure, kind: str) -> bytes:
 def versions() -> dict[str, str]:
     """The versions of the packages that the numbers depend on."""
     packages = [name for name in ("torch", "numpy", "scipy", "matplotlib") if find_spec(name)]
-    found = {"shoal": __version__, "python": platform.python_version()}
-    return found | {name: version(name) for name in packages}
+    base = {"shoal": __version__, "python": platform.python_version()}
+    return base | {name: version(name) for name in packages}
 
 
 def _machine(device: torch.device) -> str:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from shoal import DEQ
 from shoal.app.comparison import LOOP, Contest, compare
-from shoal.app.inputs import Inputs
+from shoal.app.inputs import PreparedData
 from shoal.core.figures import Axes, Figure
 from shoal.core.words import Row
 
@@ -52,8 +52,8 @@ class SectionNotApplicable(Exception):  # noqa: N818
 class Subject:
     """Data, and the architecture to analyze if it is given."""
 
-    data: Inputs
-    given: DEQ | None = None
+    data: PreparedData
+    architecture: DEQ | None = None
 
     @property
     def x(self) -> Tensor:
@@ -69,12 +69,12 @@ class Subject:
             raise SectionNotApplicable(f"needs {_LEAST} samples or more")
         if bool((self.data.targets() == self.data.targets()[:1]).all()):
             raise SectionNotApplicable("the target is constant")
-        return compare(self.data, self.given)
+        return compare(self.data, self.architecture)
 
     @property
     def chosen(self) -> bool:
         """Whether the data chose the architecture."""
-        return self.given is None and "contest" in vars(self)
+        return self.architecture is None and "contest" in vars(self)
 
     @property
     def deq(self) -> DEQ:
@@ -83,10 +83,10 @@ class Subject:
             chosen = self.contest.fits[LOOP][-1].candidate.architecture
             assert chosen is not None
             return chosen
-        return self.given or DEQ("tanh", 0.2, 0.8)
+        return self.architecture or DEQ("tanh", 0.2, 0.8)
 
 
-class Section(NamedTuple):
+class ReportSection(NamedTuple):
     """A part of the analysis: a name for machines, a title for people, and its function."""
 
     name: str
@@ -99,18 +99,20 @@ class Section(NamedTuple):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
             try:
-                found = self.compute(subject)
+                findings = self.compute(subject)
             except SectionNotApplicable as reason:
                 return Findings((Row("result", "none", str(reason)),))
         texts = [str(one.message) for one in caught]
         doubts = [f"{text[:1].upper()}{text[1:]}." for text in dict.fromkeys(texts)]
-        if doubts and not found.holds:
-            found = replace(found, check=" ".join([found.check, *doubts]).strip(), holds=False)
+        if doubts and not findings.holds:
+            findings = replace(
+                findings, check=" ".join([findings.check, *doubts]).strip(), holds=False
+            )
         elif doubts:
-            found = replace(found, notes=(*found.notes, *doubts))
-        if found.holds is False:
-            found = replace(found, rows=(), panel=None, notes=())
-        return found
+            findings = replace(findings, notes=(*findings.notes, *doubts))
+        if findings.holds is False:
+            findings = replace(findings, rows=(), panel=None, notes=())
+        return findings
 
 
 def legend_below(axes: Axes) -> None:

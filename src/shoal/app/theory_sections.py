@@ -12,7 +12,7 @@ import shoal
 from shoal.app.sections import (
     FAR,
     Findings,
-    Section,
+    ReportSection,
     SectionNotApplicable,
     Subject,
     by_kernel,
@@ -65,8 +65,8 @@ def eigenvalue_numbers(matrix: Tensor) -> tuple[dict[str, Any], Tensor]:
 
     Example:
         >>> import torch
-        >>> found, _ = eigenvalue_numbers(torch.diag(torch.tensor([1.0, 1.0, 2.0])))
-        >>> found["trace"], found["condition"], round(found["effective_rank"], 4)
+        >>> numbers, _ = eigenvalue_numbers(torch.diag(torch.tensor([1.0, 1.0, 2.0])))
+        >>> numbers["trace"], numbers["condition"], round(numbers["effective_rank"], 4)
         (4.0, 2.0, 2.8284)
     """
     values = torch.linalg.eigvalsh(matrix).flip(0)
@@ -104,16 +104,16 @@ def _find_kernels(subject: Subject) -> Findings:
     return Findings(tuple(rows), numbers, partial(_draw_ranks, spectra=values), notes=notes)
 
 
-def _remarks(found: dict[str, dict[str, Any]], like: Tensor) -> Iterator[str]:
+def _remarks(kernels: dict[str, dict[str, Any]], like: Tensor) -> Iterator[str]:
     """Remarks on kernels nearly of rank one, or too ill-conditioned for their dtype."""
-    ranks = {name: one["effective_rank"] for name, one in found.items()}
+    ranks = {name: numbers["effective_rank"] for name, numbers in kernels.items()}
     if low := {name: f"{rank:.3g}" for name, rank in ranks.items() if rank < _LOW_RANK}:
         yield (
             f"The effective rank is {by_name(low)}, of at most {len(like)}: the kernel is nearly "
             "one direction, and hardly distinguishes samples."
         )
     dtype, rounding = str(like.dtype).removeprefix("torch."), torch.finfo(like.dtype).eps
-    conditions = {name: one["condition"] for name, one in found.items()}
+    conditions = {name: numbers["condition"] for name, numbers in kernels.items()}
     if singular := [name for name, condition in conditions.items() if condition is None]:
         yield (
             f"Singular to rounding in {dtype}: {', '.join(singular)}. Linear systems with it need "
@@ -155,9 +155,9 @@ def _find_equivalents(subject: Subject) -> Findings:
     )
     rows = (
         Row("shift of the activation", f"{c.shift:.4g}", "centers it; all below is centered"),
-        Row("on inner products", _both(c.alpha1, c.beta1), "α1, β1"),
-        Row("on norms", _both(c.alpha2, c.beta2), "α2, β2"),
-        Row("on squared inner products", _both(c.alpha3, c.beta3), "α3, β3"),
+        Row("on inner products", _coefficients(c.alpha1, c.beta1), "α1, β1"),
+        Row("on norms", _coefficients(c.alpha2, c.beta2), "α2, β2"),
+        Row("on squared inner products", _coefficients(c.alpha3, c.beta3), "α3, β3"),
         Row("spread of squared norms", f"{spread:.2g}", "relative; small in the theory"),
         Row("error of the equivalents", by_kernel(errors[0], errors[1], ".2g"),
             "in spectral norm, relative to the kernel"),
@@ -174,7 +174,7 @@ def _find_equivalents(subject: Subject) -> Findings:
     return Findings(rows, numbers, panel, check=check, holds=holds)
 
 
-def _both(ck: float, ntk: float) -> str:
+def _coefficients(ck: float, ntk: float) -> str:
     """Two coefficients, without rounding errors of zero."""
     ck, ntk = (value if abs(value) > 1e-15 else 0.0 for value in (ck, ntk))
     return by_kernel(ck, ntk)
@@ -221,15 +221,15 @@ def _find_spectrum(subject: Subject) -> Findings:
     return Findings(rows, {"ck": ck, "ntk": ntk}, panel, notes=(note,), check=check, holds=holds)
 
 
-def _checked(found: dict[str, dict[str, Any]]) -> tuple[str, bool]:
-    """What predictions are checked against, and whether they pass."""
-    near = {k: f"{one['as_predicted']:.0%}" for k, one in found.items()}
-    ends = {k: f"{one['largest'] / one['upper_end']:.2g}" for k, one in found.items()}
+def _checked(kernels: dict[str, dict[str, Any]]) -> tuple[str, bool]:
+    """The check of the predictions in words, and whether they pass."""
+    near = {k: f"{numbers['as_predicted']:.0%}" for k, numbers in kernels.items()}
+    ends = {k: f"{numbers['largest'] / numbers['upper_end']:.2g}" for k, numbers in kernels.items()}
     holds = all(
-        one["as_predicted"] >= 0.5
-        and abs(one["upper_end"] - one["largest"]) <= FAR * one["largest"]
-        and one["distance"] <= FAR
-        for one in found.values()
+        numbers["as_predicted"] >= 0.5
+        and abs(numbers["upper_end"] - numbers["largest"]) <= FAR * numbers["largest"]
+        and numbers["distance"] <= FAR
+        for numbers in kernels.values()
     )
     return (
         f"Half of the eigenvalues must be within a factor of 2 of their prediction, which holds "
@@ -278,7 +278,11 @@ def _draw_spectrum(axes: Axes, limit: Any, values: Any) -> None:
     legend_below(axes)
 
 
-WELL_POSEDNESS = Section("well_posedness", "Well-posedness", _find_well_posedness, theory=True)
-KERNELS = Section("kernels", "Kernels at infinite width", _find_kernels, theory=True)
-EQUIVALENTS = Section("equivalents", "High-dimensional equivalents", _find_equivalents, theory=True)
-SPECTRUM = Section("spectrum", "Limiting spectrum", _find_spectrum, theory=True)
+WELL_POSEDNESS = ReportSection(
+    "well_posedness", "Well-posedness", _find_well_posedness, theory=True
+)
+KERNELS = ReportSection("kernels", "Kernels at infinite width", _find_kernels, theory=True)
+EQUIVALENTS = ReportSection(
+    "equivalents", "High-dimensional equivalents", _find_equivalents, theory=True
+)
+SPECTRUM = ReportSection("spectrum", "Limiting spectrum", _find_spectrum, theory=True)

@@ -174,7 +174,6 @@ def _loop_variance(layers: Layers, injected: float) -> float:
 
 
 def _shifted(name: str, phi: Activation, variance: float) -> Activation:
-    """The activation minus its mean."""
     original = phi
     for _ in range(_PASSES):
         mean = _mean(phi, variance)

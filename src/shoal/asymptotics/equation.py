@@ -68,7 +68,7 @@ class Equation:
         return inverse @ self._first, second.reshape(*v.shape[:-1], classes, classes)
 
     def residual(self, v: Values, z: Values) -> tuple[Values, Values, Array]:
-        """The equation's two sides' difference, its Jacobian, and the size of its round-off."""
+        """The residual of the equation, its Jacobian, and the size of its rounding errors."""
         first, second = self.resolvent(v)
         jacobian = np.eye(v.shape[1]) - second * (self.ratios / v**2)[:, None, :]
         noise = _EPS * (np.abs(v) + np.abs(z)[:, None] + np.abs(first))

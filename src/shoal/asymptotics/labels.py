@@ -32,7 +32,7 @@ def class_indices(
     Args:
         labels: Integers or strings.
         classes: Different ones, all of the labels among them.
-        samples: How many labels there must be, if that is known.
+        samples: Required number of labels, if known.
 
     Raises:
         TypeError: If labels are neither integers nor strings.

@@ -92,7 +92,7 @@ def condition(
 
 @dataclass(frozen=True)
 class Conclusion:
-    r"""What a theorem concludes about a network and its data.
+    r"""A theorem's conclusion about a network and its data.
 
     Attributes:
         theorem: The name of the theorem.

@@ -19,7 +19,7 @@ from shoal.core import checks
 from shoal.core.settings import in_standard_settings
 from shoal.equilibrium import Implicit
 from shoal.networks import EquilibriumNetwork, Network
-from shoal.training.objective import Problem
+from shoal.training.objective import TrainingProblem
 
 _LARGEST = 1e152  # largest size of inputs, whose squares are summed
 _FEW = 64  # roundings of an activation and its slope
@@ -71,7 +71,7 @@ def certify(
         >>> certificate.holds, certificate.status
         (True, 'proved')
     """
-    problem = Problem.checked(net, x, y)
+    problem = TrainingProblem.checked(net, x, y)
     if (largest := float(problem.x.abs().max())) > _LARGEST:
         raise ValueError(f"x must have entries up to {_LARGEST:g} in size, got {largest:.4g}")
     _check_network(net)
@@ -190,8 +190,8 @@ def _resolution(
     - the error of the gradient relative to its size, times $\|e_0\|$;
     - the rounding of the weights, times $\sqrt\Lambda \le \eta^{-1/2}$, by which outputs react.
 
-    It is an estimate with worst cases, not a proved bound: that of a sum of $n$ products is $nu$
-    times their sizes, that of an equilibrium its tolerance over $1 - $ gain.
+    It is an estimate with worst cases, not a proved bound: a sum of $n$ products is off by $nu$
+    times their sizes, an equilibrium by its tolerance over $1 - $ gain.
     """
     assert descent.step_size is not None
     assert descent.rate is not None

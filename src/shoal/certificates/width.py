@@ -128,7 +128,6 @@ def required_width(
 
 
 def _inputs(architecture: Architecture, x: object) -> Tensor:
-    """The checked inputs."""
     if isinstance(architecture, ConvResNet):
         return checked_image_samples("x", x, architecture)
     inputs = checked_samples("x", x)

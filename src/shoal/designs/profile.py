@@ -128,7 +128,7 @@ class Profile:
     amounts: tuple[float, float]
 
     def derivatives(self, x: float, order: int) -> np.ndarray:
-        """The function between the ends and its derivatives ."""
+        """The function between the ends and its derivatives."""
         rows = hermite_values(x, len(self.coefficients) - 1)
         result, a = np.zeros(order + 1), self.coefficients
         for j in range(order + 1):
@@ -160,11 +160,11 @@ def choose(
     Args:
         sizes: The sizes of the coefficients.
         natural: Hermite coefficients of an activation that is known to be usable.
-        amounts: How much of each carrier there is, in size.
-        rule: Where functions are evaluated.
+        amounts: Absolute amount of each carrier.
+        rule: Quadrature at whose nodes functions are evaluated.
 
     Returns:
-        The Hermite coefficients that are wanted, signs included, and the function.
+        The target Hermite coefficients with their signs, and the function.
     """
     target, coefficients = np.zeros_like(sizes), np.zeros_like(sizes)
     signed = [0.0, 0.0]

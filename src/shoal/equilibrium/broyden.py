@@ -21,18 +21,18 @@ class _Inverse:
     z: tuple[Tensor, ...] = ()
     residual: tuple[Tensor, ...] = ()
     size: tuple[Tensor, ...] = ()
-    left: tuple[Tensor, ...] = ()
-    right: tuple[Tensor, ...] = ()
+    left_vectors: tuple[Tensor, ...] = ()
+    right_vectors: tuple[Tensor, ...] = ()
 
     def apply(self, vector: Tensor) -> Tensor:
         out = vector
-        for u, v in zip(self.left, self.right, strict=True):
+        for u, v in zip(self.left_vectors, self.right_vectors, strict=True):
             out = out + u * (v * vector).sum(1, keepdim=True)
         return out
 
     def apply_transposed(self, vector: Tensor) -> Tensor:
         out = vector
-        for u, v in zip(self.left, self.right, strict=True):
+        for u, v in zip(self.left_vectors, self.right_vectors, strict=True):
             out = out + v * (u * vector).sum(1, keepdim=True)
         return out
 
@@ -80,9 +80,9 @@ class Broyden(Solver):
         residual = value - z
         size = state.size or (row_sizes(residual),)
         residual = residual / size[0]
-        left, right = state.left, state.right
-        if len(left) >= self.history:
-            state, left, right = _Inverse(), (), ()
+        left_vectors, right_vectors = state.left_vectors, state.right_vectors
+        if len(left_vectors) >= self.history:
+            state, left_vectors, right_vectors = _Inverse(), (), ()
         if state.z:
             # dr = (I - J) dz
             dz, dr = (z - state.z[0]) / size[0], state.residual[0] - residual
@@ -92,6 +92,9 @@ class Broyden(Solver):
                 dr.norm(dim=1, keepdim=True)
             )
             u = (dz - state.apply(dr)) / torch.where(safe, curvature, 1.0)
-            left, right = (*left, torch.where(safe, u, 0.0)), (*right, v)
-        state = _Inverse((z,), (residual,), size, left, right)
+            left_vectors, right_vectors = (
+                (*left_vectors, torch.where(safe, u, 0.0)),
+                (*right_vectors, v),
+            )
+        state = _Inverse((z,), (residual,), size, left_vectors, right_vectors)
         return torch.addcmul(z, state.apply(residual), size[0]), state

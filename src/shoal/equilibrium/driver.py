@@ -123,7 +123,7 @@ def repeat(problem: Problem, solver: Solver, start: Tensor, steps: Tensor) -> Te
     z, state = start, solver.init(start)
     counts = steps.clamp_min(1)
     least, most = (int(bound) for bound in torch.aminmax(counts))
-    for made in range(most):
+    for step in range(most):
         new, state = solver.step(problem, state, z, problem.evaluate(z))
-        z = new if made < least else torch.where((counts > made)[:, None], new, z)
+        z = new if step < least else torch.where((counts > step)[:, None], new, z)
     return z

@@ -171,7 +171,7 @@ def function_problem(
         raise TypeError(f"f must be callable, got {f!r}")
     if not isinstance(separable, bool):
         raise TypeError(f"separable must be True or False, got {separable!r}")
-    layout = StateLayout.of(known_tensor("z0", z0))
+    layout = StateLayout.from_state(known_tensor("z0", z0))
     _check_tensors("parameters", parameters)
     for tensor in _check_tensors("inputs", inputs):
         if tensor.dim() == 0 or len(tensor) != len(z0):

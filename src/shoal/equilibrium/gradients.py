@@ -182,7 +182,7 @@ class Implicit(Gradient):
         options: "SolveOptions",
     ) -> Tensor:
         """One evaluation at the solution, whose derivative is multiplied by the inverse."""
-        return _attached(outcome, _Theorem(self, options, problem))
+        return _with_implicit_gradient(outcome, _ImplicitRule(self, options, problem))
 
     def exact(self) -> "Implicit":
         """The same with the default tolerances."""
@@ -194,7 +194,9 @@ class Implicit(Gradient):
 
     def invert_followed(self, equation: LinearProblem, options: "SolveOptions") -> Tensor:
         """The same, differentiable again."""
-        return _attached(options.solve_backward(equation), _Theorem(self, options, equation))
+        return _with_implicit_gradient(
+            options.solve_backward(equation), _ImplicitRule(self, options, equation)
+        )
 
     def adjoint_solver(self, forward: Solver) -> Solver:
         """The solver of the backward pass, given the forward solver."""
@@ -285,7 +287,7 @@ class Neumann(Gradient):
         options: "SolveOptions",
     ) -> Tensor:
         """One evaluation at the solution, whose derivative is multiplied by the sum."""
-        return _attached(outcome, _Theorem(self, options, problem))
+        return _with_implicit_gradient(outcome, _ImplicitRule(self, options, problem))
 
     def invert(self, equation: LinearProblem, options: "SolveOptions") -> Tensor:  # noqa: ARG002
         """The first terms of the series."""
@@ -323,10 +325,10 @@ class SolveOptions:
 
     Attributes:
         solver: The method of the forward pass.
-        fallbacks: The methods that go on where it fails, one after the other, in both passes.
-        gradient: How to differentiate.
-        on_failure: What to do about samples that do not converge, in both passes.
-        log: Where the outcomes are written.
+        fallbacks: The methods that continue where it fails, one after the other, in both passes.
+        gradient: The gradient method.
+        on_failure: Response to samples that do not converge, in both passes.
+        log: Log of the outcomes.
     """
 
     solver: Solver = field(default_factory=Picard)
@@ -339,7 +341,7 @@ class SolveOptions:
     adjoint_solvers: tuple[Solver, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        """See that the solver can be differentiated that way, and choose those of both passes."""
+        """Check that the gradient method supports the solver; choose the solvers of both passes."""
         check_differentiable(self.gradient, self.solver)
         exact = self.gradient if isinstance(self.gradient, Implicit) else Implicit()
         solvers = (self.solver, *self.fallbacks)
@@ -369,8 +371,8 @@ class SolveOptions:
         A right-hand side that is not finite is passed on as it is, as gradient scalers expect.
 
         Args:
-            equation: The equation. Its right-hand side may be of any size, and is solved for at
-                size one: each row, or where samples may see each other all of it.
+            equation: The equation. Its right-hand side may be of any size; it is divided by its
+                size, row by row unless samples are coupled.
         """
         right = equation.right.detach()
         size, finite = _unit(right, coupled=equation.samples_coupled)
@@ -386,9 +388,9 @@ class SolveOptions:
         solution = outcome.solution
         value, residual = solution.value, solution.residual
         if self.gradient.failed == "zero" and not outcome.converged:
-            left: Tensor = torch.linalg.vector_norm(unit, dim=1).to(residual.dtype)
+            of_zero: Tensor = torch.linalg.vector_norm(unit, dim=1).to(residual.dtype)
             value = torch.where(solution.converged[:, None], value, 0.0)
-            residual = torch.where(solution.converged, residual, left)
+            residual = torch.where(solution.converged, residual, of_zero)
         if size is not None:
             value = value * size
             residual = residual * (size if isinstance(size, float) else size[:, 0])
@@ -419,19 +421,18 @@ class SolveOptions:
         """
         solution = solution.on_host()
         if self.log.keep(where, solution, converged=converged):
-            names = {
+            subjects = {
                 "forward": "The equilibrium",
                 "backward": "The backward pass of the equilibrium",
             }
-            known = None if tried is None else [type(solver).__name__ for solver in tried]
-            handle_failure(solution, self.on_failure, names[where], tried=known)
+            names = None if tried is None else [type(solver).__name__ for solver in tried]
+            handle_failure(solution, self.on_failure, subjects[where], tried=names)
 
     def exact(self, *, silent: bool) -> "SolveOptions":
         """These options with exact gradients, for measuring a network.
 
         Args:
-            silent: Whether failures may be left to a status. That is logged apart from training, so
-                that nobody may see it.
+            silent: Whether failures may be left to a status. It is not in the log of training.
         """
         on_failure = self.on_failure
         if on_failure == "status" and not silent:
@@ -441,10 +442,9 @@ class SolveOptions:
 
 
 def _unit(right: Tensor, *, coupled: bool) -> tuple[Tensor | float | None, Tensor | None]:
-    """The size of a right-hand side, and which rows are finite if not all are.
+    """The size of a right-hand side, and a mask of finite rows if not all are.
 
-    Rows in different units must not send each other anything: where samples may be coupled, there
-    is one size of all.
+    Coupled samples need one unit for all rows, so they get one size.
     """
     least, most = extremes(right)
     size, finite = max(-least, most), None
@@ -460,14 +460,14 @@ def _unit(right: Tensor, *, coupled: bool) -> tuple[Tensor | float | None, Tenso
 
 
 @dataclass(eq=False)
-class _Theorem:
-    """What a solution needs for its derivative.
+class _ImplicitRule:
+    """The implicit function theorem at a solution.
 
     Attributes:
-        gradient: How the linear equations are solved.
-        options: The options of that.
+        gradient: The gradient method, which solves the linear equations.
+        options: The options of their solves.
         problem: The map.
-        near: The map near the solution, if nothing but autograd looks at it.
+        near: The map near the solution; ``None`` in forward mode and transforms.
     """
 
     gradient: Any
@@ -477,13 +477,13 @@ class _Theorem:
 
     def equation(self, right: Tensor, z: Tensor, *tensors: Tensor, adjoint: bool) -> LinearProblem:
         """A linear equation by another evaluation, at a point that depends on the tensors."""
-        of = self.problem.with_tensors(*tensors)
-        return LinearProblem(of.linearize(z), right, adjoint=adjoint, of=of)
+        base = self.problem.with_tensors(*tensors)
+        return LinearProblem(base.linearize(z), right, adjoint=adjoint, base=base)
 
 
-def _attached(outcome: Outcome, theorem: _Theorem) -> Tensor:
+def _with_implicit_gradient(outcome: Outcome, rule: _ImplicitRule) -> Tensor:
     """A solution with the derivative of an evaluation there, multiplied by the inverse."""
-    z, problem, near = outcome.solution.value, theorem.problem, outcome.near
+    z, problem, near = outcome.solution.value, rule.problem, outcome.near
     tensors, since = problem.tensors, next_operation()
     if is_transformed(z) or in_forward_mode():
         z = z.detach()
@@ -497,9 +497,9 @@ def _attached(outcome: Outcome, theorem: _Theorem) -> Tensor:
         value = near.value
         if not any(tensor.requires_grad for tensor in tensors) and not depends(value, near.z):
             return z.clone()
-        theorem.near = near
+        rule.near = near
     try:
-        result: Tensor = apply(_Attached, value, z, theorem, *tensors)
+        result: Tensor = apply(_ImplicitGradient, value, z, rule, *tensors)
     except RuntimeError as error:
         if "INTERNAL ASSERT" not in str(error):  # of a tensor of a transform that is not at work
             raise
@@ -507,16 +507,16 @@ def _attached(outcome: Outcome, theorem: _Theorem) -> Tensor:
     return result
 
 
-class _Attached(torch.autograd.Function):
+class _ImplicitGradient(torch.autograd.Function):
     r"""The solution in place of the value of the map there, with the factor $(I - J)^{-1}$."""
 
     @staticmethod
-    def forward(value: Tensor, z: Tensor, theorem: _Theorem, *tensors: Tensor) -> Tensor:  # noqa: ARG004
+    def forward(value: Tensor, z: Tensor, rule: _ImplicitRule, *tensors: Tensor) -> Tensor:  # noqa: ARG004
         return z.clone()  # users may change it in place
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        value, z, ctx.theorem, *tensors = inputs
+        value, z, ctx.rule, *tensors = inputs
         ctx.save_for_backward(value, output, *tensors)
         if in_forward_mode():
             ctx.save_for_forward(value, z, *tensors)
@@ -525,12 +525,12 @@ class _Attached(torch.autograd.Function):
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
         if is_batched_by_autograd(cotangent):
             raise NotImplementedError(_NOT_BATCHED)
-        theorem: _Theorem = ctx.theorem
+        rule: _ImplicitRule = ctx.rule
         followed = torch.is_grad_enabled() or in_forward_mode() or is_transformed(cotangent)
-        if theorem.near is not None and not followed:
-            equation = LinearProblem(theorem.near, cotangent, adjoint=True)
+        if rule.near is not None and not followed:
+            equation = LinearProblem(rule.near, cotangent, adjoint=True)
             with full_precision(cotangent):
-                g = theorem.gradient.invert(equation, theorem.options)
+                g = rule.gradient.invert(equation, rule.options)
             return (g, *(None,) * (len(ctx.needs_input_grad) - 1))
         value, z, *tensors = ctx.saved_tensors
         with without_fused_attention(), full_precision(z):
@@ -539,27 +539,27 @@ class _Attached(torch.autograd.Function):
             z = _view(z, need=True)
             views = [_view(tensor, need=need) for tensor, need in zip(tensors, needed, strict=True)]
             since = next_operation()
-            equation = theorem.equation(cotangent, z, *views, adjoint=True)
+            equation = rule.equation(cotangent, z, *views, adjoint=True)
             _check_same(equation.near.value, value)
-            g = theorem.gradient.invert_followed(equation, theorem.options)
+            g = rule.gradient.invert_followed(equation, rule.options)
             return None, None, None, *_partials(equation, views, needed, g, since)
 
     @staticmethod
     @in_full_precision
     @without_fused_attention()
-    def jvp(ctx: Any, tangent: Tensor, *others: Tensor | None) -> Tensor:
-        theorem: _Theorem = ctx.theorem
+    def jvp(ctx: Any, tangent: Tensor, *input_tangents: Tensor | None) -> Tensor:
+        rule: _ImplicitRule = ctx.rule
         value, z, *tensors = ctx.saved_tensors
         if not is_transformed(tangent) or not any(map(is_followed, (tangent, z, *tensors))):
-            equation = theorem.equation(tangent, z, *tensors, adjoint=False)
+            equation = rule.equation(tangent, z, *tensors, adjoint=False)
             _check_same(equation.near.value, value)
-            motion: Tensor = theorem.gradient.invert_followed(equation, theorem.options)
+            motion: Tensor = rule.gradient.invert_followed(equation, rule.options)
             return motion if is_transformed(tangent) else apply(_Final, motion)
 
-        if all(other is None for other in others[2:]):
+        if all(t is None for t in input_tangents[2:]):
             raise TypeError(_HIDDEN)
 
-        def again(
+        def followed_motion(
             tangent: Tensor,
             tangents: Sequence[Tensor | None],
             value: Tensor,
@@ -567,22 +567,24 @@ class _Attached(torch.autograd.Function):
             *ts: Tensor,
         ) -> Tensor:
             # second derivatives depend on the motion of the point, in both equations
-            z = apply(_Attached, value, z, theorem, *ts)
-            moved = _pushed(theorem.problem, tangents, z, *ts)
+            z = apply(_ImplicitGradient, value, z, rule, *ts)
+            moved = _pushed(rule.problem, tangents, z, *ts)
             _check_same(moved, tangent, _HIDDEN)
-            equation = theorem.equation(moved, z, *ts, adjoint=False)
-            motion: Tensor = theorem.gradient.invert_followed(equation, theorem.options)
+            equation = rule.equation(moved, z, *ts, adjoint=False)
+            motion: Tensor = rule.gradient.invert_followed(equation, rule.options)
             return motion
 
-        return below_transform(again, tangent, others[2:], *ctx.saved_tensors)
+        return below_transform(followed_motion, tangent, input_tangents[2:], *ctx.saved_tensors)
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[Any, Any]:
-        value, z, theorem, *tensors = arguments
+        value, z, rule, *tensors = arguments
         count, (first, second, _, *dims) = info.batch_size, in_dims
-        problem, tensors = mapped(theorem.problem, tensors, dims, count)
+        problem, tensors = mapped(rule.problem, tensors, dims, count)
         rows = merged_rows(value, first, count), merged_rows(z, second, count)
-        result = apply(_Attached, *rows, replace(theorem, problem=problem, near=None), *tensors)
+        result = apply(
+            _ImplicitGradient, *rows, replace(rule, problem=problem, near=None), *tensors
+        )
         return result.view(count, len(result) // count, *result.shape[1:]), 0
 
 
@@ -626,22 +628,22 @@ def _partials(
     since: int,
 ) -> Sequence[Tensor | None]:
     """Cotangents of a map's tensors, each with the others held fixed; differentiable again."""
-    near, of = equation.near, equation.of
-    assert of is not None
+    near, base = equation.near, equation.base
+    assert base is not None
     if is_transformed(near.z, *tensors):
         places = [number for number, t in enumerate(tensors) if t.is_floating_point()]
-        by_place = dict(zip(places, of.partials(near.z, tensors, places)(g), strict=True))
+        by_place = dict(zip(places, base.partials(near.z, tensors, places)(g), strict=True))
         return [by_place.get(number) for number in range(len(tensors))]
-    wanted = [tensor for tensor, need in zip(tensors, needed, strict=True) if need]
-    if isinstance(of, FunctionProblem):
-        seen = outside_tensors(near.value, near.z, [near.z, *tensors], since)
-        if seen is None or {*map(id, seen)} - {*map(id, (near.z, *tensors))}:
+    targets = [tensor for tensor, need in zip(tensors, needed, strict=True) if need]
+    if isinstance(base, FunctionProblem):
+        leaves = outside_tensors(near.value, near.z, [near.z, *tensors], since)
+        if leaves is None or {*map(id, leaves)} - {*map(id, (near.z, *tensors))}:
             raise TypeError(_HIDDEN)
     gradients = iter(
         torch.autograd.grad(
-            near.value, wanted, g, create_graph=torch.is_grad_enabled(), allow_unused=True
+            near.value, targets, g, create_graph=torch.is_grad_enabled(), allow_unused=True
         )
-        if wanted
+        if targets
         else ()
     )
     return [next(gradients) if need else None for need in needed]

@@ -113,18 +113,18 @@ class Equilibrium(nn.Module):
     ) -> None:
         super().__init__()
         if not callable(cell) or isinstance(cell, type):
-            given = cell.__name__ + ", a class" if isinstance(cell, type) else type(cell).__name__
-            raise TypeError(f"cell must be a module or a function, got {given}")
+            kind = cell.__name__ + ", a class" if isinstance(cell, type) else type(cell).__name__
+            raise TypeError(f"cell must be a module or a function, got {kind}")
         self.cell = cell
-        first, *others = _solvers(solver)
+        first, *fallbacks = _solvers(solver)
         gradient = check_gradient(gradient)
         if Solver not in gradient.solvers:
-            others = []
+            fallbacks = []
         self.options = SolveOptions(
             first,
             gradient,
             check_on_failure(on_failure),
-            fallbacks=tuple(others),
+            fallbacks=tuple(fallbacks),
             log=SolveLog(once=True),
         )
         self.batched, self.separable = flag("batched", batched), flag("separable", separable)
@@ -137,7 +137,7 @@ class Equilibrium(nn.Module):
 
     @property
     def log(self) -> SolveLog:
-        """What the solves of this module came to."""
+        """The outcomes of this module's solves."""
         return self.options.log
 
     def forget(self) -> None:
@@ -180,20 +180,22 @@ class Equilibrium(nn.Module):
         warm = self.warm_start and self.training and torch.is_grad_enabled()
         warm = warm and options.gradient.starts_anywhere
         if warm:
-            start = self._last.instead_of(start)
+            start = self._last.choose_start(start)
         with full_precision(start):
             solution = options.gradient.solve(problem, start, options)
         if warm:
             self._last.keep(solution)
         state = problem.layout.state(solution.value)
-        found = solution.with_value(solution.value.detach()).on_host()
-        value = found.value if is_mapped(solution.value) else problem.layout.state(found.value)
-        self.solution = found.with_value(value, options.log)
+        detached = solution.with_value(solution.value.detach()).on_host()
+        value = detached.value
+        if not is_mapped(solution.value):
+            value = problem.layout.state(value)
+        self.solution = detached.with_value(value, options.log)
         return state
 
     def problem(self, z0: State, *inputs: Any, **named: Any) -> tuple[FunctionProblem, Tensor]:
-        """The equation of a state and inputs, as solvers see it, and where to start."""
-        layout = StateLayout.of(z0, batched=self.batched)
+        """The equation of a state and inputs, and the start as rows."""
+        layout = StateLayout.from_state(z0, batched=self.batched)
         start = layout.rows(z0).detach().clone()
         if self.separable:
             _check_rows((inputs, named), len(start))
@@ -208,7 +210,7 @@ class Equilibrium(nn.Module):
         return problem, start
 
     def problem_at(self, z: State, *inputs: Any, **named: Any) -> tuple[FunctionProblem, Tensor]:
-        """The equation near an equilibrium, and that as rows, with its gradient.
+        """The equation near an equilibrium, and the equilibrium as rows, with its gradient.
 
         Random numbers are the same as in the last solve.
         """
@@ -225,7 +227,7 @@ class Equilibrium(nn.Module):
     ) -> GradientError:
         """Measure how far the gradient that this layer trains with is from the exact one.
 
-        That is for the gradients of all parameters, and of inputs that require one.
+        It compares the gradients of all parameters, and of inputs that require one.
 
         Args:
             z0: Where to start.
@@ -294,7 +296,7 @@ class Equilibrium(nn.Module):
 
 
 def _solvers(solver: Solver | Sequence[Solver] | None) -> tuple[Solver, ...]:
-    """The methods, or say why they are none."""
+    """The solvers of an argument, or an error."""
     if solver is None:
         return SOLVERS
     solvers = (solver,) if isinstance(solver, Solver) else solver

@@ -101,8 +101,8 @@ class NewtonKrylov(Solver):
         for count in range(1, self.inner_steps + 1):
             last = spaces.basis[-1]
             spaces.add(last - product(last))
-            weights, left = _least_squares(spaces.coordinates, size)
-            if count == z.shape[1] or largest(left - self.inner_rtol * size) <= 0:
+            weights, remaining = _least_squares(spaces.coordinates, size)
+            if count == z.shape[1] or largest(remaining - self.inner_rtol * size) <= 0:
                 break
         return torch.einsum("nkd,nk->nd", torch.stack(spaces.basis[:-1], 1), weights)
 
@@ -115,5 +115,5 @@ def _least_squares(hessenberg: Tensor, size: Tensor) -> tuple[Tensor, Tensor]:
     # Directions that rounding alone has made are left out, as the space is then exhausted.
     inverse = torch.linalg.pinv(hessenberg, rtol=1e-12)
     weights = torch.einsum("nij,nj->ni", inverse, right)
-    left = (right - torch.einsum("nij,nj->ni", hessenberg, weights)).norm(dim=1)
-    return weights.to(size.dtype), left.to(size.dtype)
+    remaining = (right - torch.einsum("nij,nj->ni", hessenberg, weights)).norm(dim=1)
+    return weights.to(size.dtype), remaining.to(size.dtype)

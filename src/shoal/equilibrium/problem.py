@@ -53,7 +53,7 @@ class Problem(ABC):
 
     Attributes:
         evaluations: How often it was evaluated, or a product with its Jacobian was formed.
-        samples_coupled: Whether samples may depend on each other, for all that is known.
+        samples_coupled: Whether samples may depend on each other.
         recorder: The recordings of its iterations on a GPU, if there may be some.
     """
 
@@ -84,10 +84,10 @@ class Problem(ABC):
         """The product with the transposed derivative by some of the tensors, in ``torch.func``."""
 
         def value(*moved: Tensor) -> Tensor:
-            together = [*tensors]
+            replaced = [*tensors]
             for place, tensor in zip(places, moved, strict=True):
-                together[place] = tensor
-            return self.with_tensors(*together).evaluate(z)
+                replaced[place] = tensor
+            return self.with_tensors(*replaced).evaluate(z)
 
         pull: Callable[[Tensor], tuple[Tensor, ...]]
         pull = torch.func.vjp(value, *(tensors[place] for place in places))[1]
@@ -114,14 +114,14 @@ class FunctionProblem(Problem):
     Args:
         function: Takes the state and the inputs; returns a state.
         layout: How states lie in rows.
-        inputs: Trees of tensors, and whatever else the function takes.
-        named: The same by name.
+        inputs: Inputs of the function: trees of tensors, or other objects.
+        named: Inputs by name.
         separable: Whether samples do not depend on each other.
         scope: Makes the context in which the function is called.
 
     Attributes:
-        module: The module whose parameters and buffers the function uses, if it is one or a method
-            of one.
+        module: The module whose parameters and buffers the function uses, if the function is a
+            module or a method of one.
     """
 
     def __init__(
@@ -139,16 +139,16 @@ class FunctionProblem(Problem):
         self.samples_coupled, self.scope = not separable, scope
         owner = function if isinstance(function, nn.Module) else getattr(function, "__self__", None)
         self.module = owner if isinstance(owner, nn.Module) else None
-        self._given: list[Tensor] = []
-        for one in (*self.inputs, *self.named.values()):
-            for leaf in (one,) if isinstance(one, Tensor) else pytree.tree_leaves(one):
+        self._input_tensors: list[Tensor] = []
+        for tree in (*self.inputs, *self.named.values()):
+            for leaf in (tree,) if isinstance(tree, Tensor) else pytree.tree_leaves(tree):
                 if isinstance(leaf, MaskedTensor):  # most of its operations have no derivative
                     raise TypeError(
                         "inputs must be plain tensors, got a MaskedTensor; give its values, and "
                         "the mask as another input"
                     )
                 if isinstance(leaf, Tensor):
-                    self._given.append(leaf)
+                    self._input_tensors.append(leaf)
         self._lent: dict[str, Tensor] | None = None
         self._checked = False
 
@@ -157,8 +157,8 @@ class FunctionProblem(Problem):
         self.evaluations += 1
         scope = self.scope
         if scope is None or scope.is_plain:
-            return self.layout.returned(self._call(z), z)
-        return self.layout.returned(scope.call(self._call, z), z, cast=scope.autocast)
+            return self.layout.checked_rows(self._call(z), z)
+        return self.layout.checked_rows(scope.call(self._call, z), z, cast=scope.autocast)
 
     def _call(self, z: Tensor) -> State:
         state = self.layout.state(z)
@@ -169,7 +169,7 @@ class FunctionProblem(Problem):
                 return self.function(state, *self.inputs, **self.named)
         if z.is_inference():  # without a version: a function that works in place may spoil a copy
             return self.function(self.layout.state(z.clone()), *self.inputs, **self.named)
-        watched = [t for t in (z, *self._given) if not t.is_inference()]
+        watched = [t for t in (z, *self._input_tensors) if not t.is_inference()]
         versions = [*map(version, watched)]
         value = self.function(state, *self.inputs, **self.named)
         for tensor, before in zip(watched, versions, strict=True):
@@ -184,18 +184,20 @@ class FunctionProblem(Problem):
     @cached_property
     def tensors(self) -> tuple[Tensor, ...]:
         """Input tensors, and parameters and buffers of the module."""
-        return (*self._given, *self._held.values())
+        return (*self._input_tensors, *self._module_tensors.values())
 
     @cached_property
-    def _held(self) -> dict[str, Tensor]:
+    def _module_tensors(self) -> dict[str, Tensor]:
         return {} if self.module is None else named_tensors(self.module)
 
     def with_tensors(self, *tensors: Tensor) -> "FunctionProblem":
         """The map with other inputs, parameters and buffers."""
-        count = len(self._given)
+        count = len(self._input_tensors)
         other = self.with_inputs(tensors[:count])
-        other._given, other.recorder = [*tensors[:count]], None
-        other._lent = other._held = dict(zip(self._held, tensors[count:], strict=True))
+        other._input_tensors, other.recorder = [*tensors[:count]], None
+        other._lent = other._module_tensors = dict(
+            zip(self._module_tensors, tensors[count:], strict=True)
+        )
         other.tensors, other._checked = tensors, not other._lent
         return other
 
@@ -206,13 +208,13 @@ class FunctionProblem(Problem):
 
     @property
     def may_replay(self) -> bool:
-        """Whether that may be so, before the first call."""
+        """Whether ``is_plain`` may hold after the first call."""
         return not self._lent and (self.scope is None or not self.scope.autocast)
 
     @property
-    def inputs_given(self) -> int:
+    def num_inputs(self) -> int:
         """How many of the tensors are inputs."""
-        return len(self._given)
+        return len(self._input_tensors)
 
     def with_inputs(self, inputs: Sequence[Tensor]) -> "FunctionProblem":
         """The map with other inputs, and the parameters that its module has."""
@@ -249,27 +251,27 @@ class LinearProblem(Problem):
         near: The other map near a point.
         right: $c$, of shape (samples, size).
         adjoint: Whether it is the transpose.
-        of: The other map, from which it can be linearized again.
+        base: The other map, if it is to be linearized again.
     """
 
     def __init__(
-        self, near: Linearization, right: Tensor, *, adjoint: bool, of: Problem | None = None
+        self, near: Linearization, right: Tensor, *, adjoint: bool, base: Problem | None = None
     ) -> None:
-        self.near, self.right, self.adjoint, self.of = near, right, adjoint, of
+        self.near, self.right, self.adjoint, self.base = near, right, adjoint, base
         self.samples_coupled, self.recorder = near.samples_coupled, near.problem.recorder
         self.product = near.pull if adjoint else near.push
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
         """The right-hand side, the point, and the other map's tensors."""
-        return (self.right, self.near.z, *(() if self.of is None else self.of.tensors))
+        return (self.right, self.near.z, *(() if self.base is None else self.base.tensors))
 
     def with_tensors(self, *tensors: Tensor) -> "LinearProblem":
         """The equation of another right-hand side near another point."""
-        right, z, *others = tensors
-        assert self.of is not None
-        of = self.of.with_tensors(*others)
-        return LinearProblem(of.linearize(z), right, adjoint=self.adjoint, of=of)
+        right, z, *base_tensors = tensors
+        assert self.base is not None
+        base = self.base.with_tensors(*base_tensors)
+        return LinearProblem(base.linearize(z), right, adjoint=self.adjoint, base=base)
 
     def evaluate(self, z: Tensor) -> Tensor:
         """One product."""
@@ -285,16 +287,16 @@ class MappedProblem(Problem):
     """Several copies of a problem, one for each entry of a dimension of some of its tensors.
 
     Args:
-        of: The problem.
+        base: The problem.
         tensors: Its tensors for all copies.
-        dims: The dimensions, ``None`` for a tensor that all copies share.
+        dims: The dimensions of the copies, ``None`` for a tensor that all copies share.
         count: The number of copies; their rows follow each other.
     """
 
     def __init__(
-        self, of: Problem, tensors: Sequence[Tensor], dims: Sequence[int | None], count: int
+        self, base: Problem, tensors: Sequence[Tensor], dims: Sequence[int | None], count: int
     ) -> None:
-        self.of, self.dims, self.count = of, tuple(dims), count
+        self.base, self.dims, self.count = base, tuple(dims), count
         self._tensors = tuple(tensors)
 
     @property
@@ -304,32 +306,35 @@ class MappedProblem(Problem):
 
     def with_tensors(self, *tensors: Tensor) -> "MappedProblem":
         """The copies with other tensors."""
-        return MappedProblem(self.of, tensors, self.dims, self.count)
+        return MappedProblem(self.base, tensors, self.dims, self.count)
 
     def evaluate(self, z: Tensor) -> Tensor:
         """Each copy at its rows."""
         self.evaluations += 1
         rows = z.view(self.count, len(z) // self.count, z.shape[1])
-        together = torch.vmap(
-            lambda z, *tensors: self.of.with_tensors(*tensors).evaluate(z),
+        evaluate_copies = torch.vmap(
+            lambda z, *tensors: self.base.with_tensors(*tensors).evaluate(z),
             in_dims=(0, *self.dims),
             randomness="same",
         )
-        value: Tensor = together(rows, *self._tensors)
+        value: Tensor = evaluate_copies(rows, *self._tensors)
         return value.reshape(z.shape)
 
 
 def mapped(
     problem: Problem, tensors: Sequence[Tensor], dims: Sequence[int | None], count: int
 ) -> tuple[Problem, list[Tensor]]:
-    """Copies of a problem as one, and its tensors; a linear equation's first two have rows."""
+    """Copies of a problem as one problem, and its tensors.
+
+    The right-hand sides and points of linear equations become rows of one equation.
+    """
     if not isinstance(problem, LinearProblem):
         return MappedProblem(problem, tensors, dims, count), list(tensors)
-    assert problem.of is not None
-    of, others = mapped(problem.of, tensors[2:], dims[2:], count)
+    assert problem.base is not None
+    base, base_tensors = mapped(problem.base, tensors[2:], dims[2:], count)
     right, z = (merged_rows(t, d, count) for t, d in zip(tensors[:2], dims[:2], strict=True))
-    copies = LinearProblem(of.linearize(z), right, adjoint=problem.adjoint, of=of)
-    return copies, [right, z, *others]
+    copies = LinearProblem(base.linearize(z), right, adjoint=problem.adjoint, base=base)
+    return copies, [right, z, *base_tensors]
 
 
 def merged_rows(tensor: Tensor, dim: int | None, count: int) -> Tensor:
@@ -344,7 +349,7 @@ class CallScope:
     Attributes:
         autocast: Whether autocast is on.
         random: Whether the cell draws random numbers; known after its first call.
-        is_plain: Whether there is neither.
+        is_plain: Whether the calls have neither autocast nor random numbers.
     """
 
     def __init__(self, tensor: Tensor) -> None:
@@ -356,13 +361,13 @@ class CallScope:
         self.first = self.before = self._state()
 
     def begin(self) -> None:
-        """Let the cell's random numbers come after those that have been drawn by now."""
+        """Let the cell's random numbers begin at the present state of the generators."""
         self.before = self._state()
 
     def prepared_again(self) -> AbstractContextManager[None]:
         """Draw the random numbers that came before the cell's, if there were any."""
         same = all(map(torch.equal, self.first, self.before))
-        return nullcontext() if same else self._from(self.first)
+        return nullcontext() if same else self._use_states(self.first)
 
     def repeat(self, other: "CallScope") -> None:
         """Draw the random numbers of another scope, if it was of the same device."""
@@ -375,7 +380,7 @@ class CallScope:
             with torch.autocast(self.kind, self.dtype):
                 return self.call(function, z)
         if self.random is not None:
-            with self._from(self.before) if self.random else nullcontext():
+            with self._use_states(self.before) if self.random else nullcontext():
                 return function(z)
         try:
             value = function(z)
@@ -387,14 +392,14 @@ class CallScope:
         return value
 
     @contextmanager
-    def _from(self, states: list[Tensor]) -> Iterator[None]:
-        """Draw random numbers from a state on, and leave those outside alone."""
-        outside = self._state()
+    def _use_states(self, states: list[Tensor]) -> Iterator[None]:
+        """A context that draws random numbers from saved states; restores the present ones."""
+        present = self._state()
         self._restore(states)
         try:
             yield
         finally:
-            self._restore(outside)
+            self._restore(present)
 
     def _state(self) -> list[Tensor]:
         states = [torch.get_rng_state()]

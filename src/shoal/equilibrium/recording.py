@@ -39,7 +39,7 @@ _R = TypeVar("_R")
 
 
 class Kind(Generic[_R]):
-    """Solves that differ only in numbers: how many steps they take, and their recordings.
+    """Solves that differ only in the values of tensors: their number of steps and recordings.
 
     Attributes:
         steps: The steps of the next recording; 0 before a solve and after one that failed.
@@ -50,13 +50,13 @@ class Kind(Generic[_R]):
         self._recordings: dict[int, _R | None] = {}  # None: could not be recorded
 
     def learn(self, steps: int) -> None:
-        """Take in how many steps an ordinary solve took."""
+        """Record the number of steps of an ordinary solve."""
         self.steps = steps if steps <= _LONGEST else 0
 
     def update(self, steps: int, first: float, last: float) -> None:
-        """Take in how far off a recorded solve began and ended.
+        """Choose the next number of steps by the first and the last excess of a recorded solve.
 
-        Fewer steps are taken only if several were in vain, so that few lengths are recorded.
+        It falls only if several steps were superfluous, so that few lengths are recorded.
         """
         aim, last = steps, max(last, 1e-3)  # below it rounding decides
         if last < 1 < first < math.inf:
@@ -91,8 +91,8 @@ class Kind(Generic[_R]):
 class Kinds(dict[Hashable, Kind[_R]]):
     """The kinds of solves of one layer; copies and pickles are empty."""
 
-    def of(self, key: Hashable) -> Kind[_R] | None:
-        """A kind, new or known, if there are not too many."""
+    def find_or_add(self, key: Hashable) -> Kind[_R] | None:
+        """The kind of a key, or a new one; ``None`` if there are too many."""
         if key not in self and len(self) < _KINDS:
             self[key] = Kind()
         return self.get(key)
@@ -106,17 +106,17 @@ class Recorder:
     """The recorded solves of one layer."""
 
     def __init__(self) -> None:
-        self._kinds: Kinds[_Recording] = Kinds()
+        self._kinds: Kinds[_RecordedSolve] = Kinds()
 
     def solve(
         self, problem: Problem, solver: Solver, start: Tensor, *, followed: bool
     ) -> tuple[Solution, Linearization | None] | None:
-        """A solution for all samples, with the map near it if that is wanted; or nothing."""
+        """A solution for all samples, and the map near it if it is ``followed``; else ``None``."""
         kind = self._kinds.get(_key(problem, solver, start)) if start.is_cuda else None
         if kind is None:
             return None
         recording = kind.recording(
-            lambda steps: _Recording(problem, solver, start, steps), solver.max_steps
+            lambda steps: _RecordedSolve(problem, solver, start, steps), solver.max_steps
         )
         solution = None if recording is None else recording.run(problem, start, kind)
         if recording is None or solution is None:
@@ -131,7 +131,7 @@ class Recorder:
         return solution, near
 
     def learn(self, problem: Problem, solver: Solver, start: Tensor, steps: int) -> None:
-        """Take in how many steps an ordinary solve took; 0 if it failed."""
+        """Record the number of steps of an ordinary solve; 0 if it failed."""
         base = _map(problem)
         if not start.is_cuda or start.dtype not in PLAIN or solver.atol:
             return
@@ -139,26 +139,26 @@ class Recorder:
             return
         if is_transformed(start, *base.tensors) or torch.cuda.is_current_stream_capturing():
             return
-        kind = self._kinds.of(_key(problem, solver, start))
+        kind = self._kinds.find_or_add(_key(problem, solver, start))
         if kind is not None:
             kind.learn(steps)
 
 
 def _map(problem: Problem) -> Problem:
-    """The map itself, for it or its adjoint equation."""
+    """The map of a problem, or of an adjoint equation."""
     if isinstance(problem, LinearProblem) and problem.adjoint:
         return problem.near.problem
     return problem
 
 
 def _key(problem: Problem, solver: Solver, z: Tensor) -> Hashable:
-    """What a recording depends on, but for the values of tensors and what a user hides."""
+    """Everything that a recording depends on, except values of tensors and of Python variables."""
     base = _map(problem)
     if not isinstance(base, FunctionProblem) or not base.may_replay or is_transformed(z):
         return None
     tensors = tuple(
         [
-            tensor.shape if number < base.inputs_given and not _stays(tensor) else tensor.data_ptr()
+            tensor.shape if number < base.num_inputs and not _stays(tensor) else tensor.data_ptr()
             for number, tensor in enumerate(base.tensors)
         ]
     )
@@ -176,7 +176,7 @@ def _stays(tensor: Tensor) -> bool:
     return isinstance(tensor, nn.Parameter)
 
 
-class _Recording:
+class _RecordedSolve:
     """A solve of a map or of its adjoint equation, with the tensors that it reads."""
 
     def __init__(self, problem: Problem, solver: Solver, z: Tensor, steps: int) -> None:
@@ -185,20 +185,20 @@ class _Recording:
         self.steps, self._adjoint = steps, isinstance(problem, LinearProblem)
         self._inputs = [
             tensor if _stays(tensor) else tensor.detach().clone()
-            for tensor in base.tensors[: base.inputs_given]
+            for tensor in base.tensors[: base.num_inputs]
         ]
         static = base.with_inputs(self._inputs)
         self._start, self._point, self._right = (torch.zeros_like(z) for _ in range(3))
         self._lend(problem, z)
 
-        def solve() -> Solved:
+        def solve() -> SolveBuffers:
             if not self._adjoint:
-                return solved(static.evaluate, solver, self._start, steps)
+                return iterate_picard(static.evaluate, solver, self._start, steps)
             pull, zero = static.linearize(self._point).pull, self._right.abs().amax(1) == 0
-            return solved(lambda g: self._right + pull(g), solver, self._start, steps, zero)
+            return iterate_picard(lambda g: self._right + pull(g), solver, self._start, steps, zero)
 
         with torch.cuda.device(z.device):
-            self._graph, self._solved = captured(solve, watched=True)
+            self._graph, self._buffers = capture(solve, watched=True)
 
     def _lend(self, problem: Problem, z: Tensor) -> None:
         """Copy tensors to where the recording reads them."""
@@ -210,31 +210,31 @@ class _Recording:
             self._point.copy_(problem.near.z.detach())
             self._right.copy_(problem.right)
 
-    def run(self, problem: Problem, start: Tensor, kind: Kind["_Recording"]) -> Solution | None:
+    def run(self, problem: Problem, start: Tensor, kind: Kind["_RecordedSolve"]) -> Solution | None:
         """The solution, if all samples have one."""
         self._lend(problem, start)
         self._graph.replay()
         problem.evaluations += self.steps + 1
-        return self._solved.solution(kind)
+        return self._buffers.solution(kind)
 
     def confirms(self, value: Tensor, z: Tensor) -> bool:
-        """Whether the map has the value that the recording found."""
+        """Whether an ordinary evaluation agrees with the recording."""
         residual = torch.linalg.vector_norm(value - z, dim=1)
-        return float((residual / self._solved.tolerance).max()) <= _CONFIRMED
+        return float((residual / self._buffers.tolerance).max()) <= _CONFIRMED
 
 
 @dataclass(frozen=True, eq=False)
-class Solved:
+class SolveBuffers:
     """The results of a recorded solve, which the next replay writes over.
 
     Attributes:
         z: The last iterate that was evaluated. shape: (samples, size)
-        residual: Its residuals.
-        tolerance: Their tolerances.
+        residual: The residual of each sample.
+        tolerance: The tolerance of each sample.
         numbers: Five numbers for a verdict on all samples.
         status: Zeros.
         steps: The number of steps, for each sample.
-        made: The same as a number.
+        num_steps: The same number, as an int.
     """
 
     z: Tensor
@@ -243,7 +243,7 @@ class Solved:
     numbers: Tensor
     status: Tensor
     steps: Tensor
-    made: int
+    num_steps: int
 
     def solution(self, kind: Kind[Any]) -> Solution | None:
         """The solution, if all samples have one; waits for the device."""
@@ -252,31 +252,31 @@ class Solved:
         low, high = PLAIN[z.dtype]
         if not (low <= least and most <= high and size <= WORSE * least and last <= 1):
             return None
-        kind.update(self.made, first, last)
-        return Solution(z, self.status, residual, self.steps, self.made + 1)
+        kind.update(self.num_steps, first, last)
+        return Solution(z, self.status, residual, self.steps, self.num_steps + 1)
 
 
-def solved(
+def iterate_picard(
     evaluate: Callable[[Tensor], Tensor],
     solver: Solver,
     z: Tensor,
     steps: int,
     zero: Tensor | None = None,
-) -> Solved:
+) -> SolveBuffers:
     """Picard iterations with one look at the end, as operations on tensors alone.
 
     Args:
         evaluate: The map.
-        solver: Its tolerances.
+        solver: The solver, for its tolerances.
         z: The start.
         steps: The number of steps.
-        zero: Samples whose iterates are all zero, if there may be some.
+        zero: Mask of samples whose iterates are all zero, if there may be some.
     """
     value = evaluate(z)
     residual, size = plain_norms(value, z)
     first = torch.maximum(residual, size)
-    tolerance = Tolerance.of(solver, residual, first, z.dtype)
-    begun = tolerance.excess(residual, size).max()
+    tolerance = Tolerance.from_solver(solver, residual, first, z.dtype)
+    first_excess = tolerance.excess(residual, size).max()
     for _ in range(steps):
         z, value = value, evaluate(value)
     residual, size = plain_norms(value, z)
@@ -284,18 +284,18 @@ def solved(
     if zero is not None:
         first = first.masked_fill(zero, 1.0)
     last = (residual / allowed).max()
-    numbers = torch.stack([first.min(), first.max(), size.max(), begun, last])
+    numbers = torch.stack([first.min(), first.max(), size.max(), first_excess, last])
     status = torch.zeros_like(residual, dtype=torch.int8)
     count = torch.full_like(residual, steps, dtype=torch.int32)
-    return Solved(z, residual, allowed, numbers, status, count, steps)
+    return SolveBuffers(z, residual, allowed, numbers, status, count, steps)
 
 
-def captured(function: Callable[[], _R], *, watched: bool) -> tuple[torch.cuda.CUDAGraph, _R]:
+def capture(function: Callable[[], _R], *, watched: bool) -> tuple[torch.cuda.CUDAGraph, _R]:
     """The operations of a function as a graph, and its results.
 
     Args:
         function: The function.
-        watched: Whether it may wait for the device, and must be refused then.
+        watched: Whether to refuse a function that waits for the device.
     """
     graph, here, aside = torch.cuda.CUDAGraph(), torch.cuda.current_stream(), torch.cuda.Stream()
     aside.wait_stream(here)

@@ -26,7 +26,7 @@ from shoal.equilibrium.problem import Problem
 from shoal.equilibrium.solution import Solution, Status
 from shoal.equilibrium.verdict import Verdict
 
-_MISSED = 1e-3  # relative distance between the start and where the reversed iteration arrives
+_MISSED = 1e-3  # relative distance of the reversed iteration's end from the start, if it failed
 
 
 @final
@@ -93,7 +93,7 @@ class Reversible(Gradient):
 
 
 def _check_given(problem: Problem, z: Tensor) -> None:
-    """Refuse a map that uses leaves without being given them."""
+    """Refuse a map that depends on tensors outside of its inputs and parameters."""
     point, since = z.detach().requires_grad_(), next_operation()
     with torch.enable_grad():
         value = problem.evaluate(point)
@@ -109,10 +109,10 @@ def _check_given(problem: Problem, z: Tensor) -> None:
 def _iterate(
     problem: Problem, start: Tensor, gradient: Reversible, options: SolveOptions
 ) -> tuple[Tensor, Solution, Tensor]:
-    """Iterate until all samples have ended, or as often as is said.
+    """Iterate until all samples have ended, or for the method's number of steps.
 
     Returns:
-        The first of the two states, the second as a solution, and the steps that they are of.
+        The first state, the second state as a solution, and the number of steps of each sample.
     """
     solver, y, z, step = options.solver, start, start, 0
     if gradient.steps is not None:
@@ -129,10 +129,10 @@ def _iterate(
     if verdict.reached is None:
         return y, solution, solution.steps
     y = z = start
-    for made in range(int(verdict.reached.amax())):  # again, as samples rest at different steps
+    for count in range(int(verdict.reached.amax())):  # again, as samples rest at different steps
         new = _step(problem, gradient.damping, y, z, problem.evaluate(z))
-        moving = (verdict.reached > made)[:, None]
-        y, z = (torch.where(moving, one, other) for one, other in zip(new, (y, z), strict=True))
+        moving = (verdict.reached > count)[:, None]
+        y, z = (torch.where(moving, moved, state) for moved, state in zip(new, (y, z), strict=True))
     return y, solution, verdict.reached
 
 
@@ -170,33 +170,33 @@ class _Reversed(torch.autograd.Function):
                 "several cotangents at once (is_grads_batched=True, or vectorize=True) are not for "
                 "Reversible(); take one at a time, or Implicit() and torch.func.jacrev"
             )
-        if torch.is_grad_enabled():  # of tensors that are not asked for, autograd would not tell
+        if torch.is_grad_enabled():  # autograd does not report tensors that are not asked for
             raise NotImplementedError(
                 "gradient must be Implicit(), Neumann() or Unrolled() for second derivatives, "
                 "with create_graph=True, got Reversible()"
             )
         y, z, start, *tensors = ctx.saved_tensors
         damping = ctx.options.gradient.damping
-        back = _Backward(ctx.problem, tensors, ctx.needs_input_grad[6:])
+        step_gradient = _StepGradient(ctx.problem, tensors, ctx.needs_input_grad[6:])
         states = [y, z, torch.zeros_like(cotangent), cotangent]
         for number in range(int(ctx.steps.amax()), 0, -1):
             moving = (ctx.steps >= number)[:, None]  # the others rest
             y, z, y_bar, z_bar = states
-            value, pulled = back.through(y, (1 - damping) * z_bar * moving)
+            value, pulled = step_gradient.pull_back(y, (1 - damping) * z_bar * moving)
             y_bar, z = y_bar + pulled, (z - (1 - damping) * value) / damping
-            value, pulled = back.through(z, (1 - damping) * y_bar * moving)
+            value, pulled = step_gradient.pull_back(z, (1 - damping) * y_bar * moving)
             y, y_bar = (y - (1 - damping) * value) / damping, damping * y_bar
             z_bar = damping * z_bar + pulled
             new = y, z, y_bar, z_bar
             states = [
-                torch.where(moving, one, other) for one, other in zip(new, states, strict=True)
+                torch.where(moving, moved, state) for moved, state in zip(new, states, strict=True)
             ]
         y, z, *_ = states
         _judge(ctx.options, torch.cat([y, z], 1), torch.cat([start, start], 1), cotangent)
-        return *(None,) * 6, *back.totals
+        return *(None,) * 6, *step_gradient.totals
 
 
-class _Backward:
+class _StepGradient:
     """Products with the transposed Jacobian, and the gradients of tensors summed up by them."""
 
     def __init__(self, problem: Problem, tensors: Sequence[Tensor], needed: Sequence[bool]) -> None:
@@ -206,13 +206,13 @@ class _Backward:
         self.needed = needed
         self.totals: list[Tensor | None] = [None] * len(self.leaves)
 
-    def through(self, point: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+    def pull_back(self, point: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
         point = point.detach().requires_grad_()
         with torch.enable_grad():
             value = self.problem.evaluate(point)
-        wanted = [leaf for leaf, need in zip(self.leaves, self.needed, strict=True) if need]
+        targets = [leaf for leaf, need in zip(self.leaves, self.needed, strict=True) if need]
         pulled, *gradients = torch.autograd.grad(
-            value, [point, *wanted], g, allow_unused=True, materialize_grads=True
+            value, [point, *targets], g, allow_unused=True, materialize_grads=True
         )
         gradient = iter(gradients)
         for index, need in enumerate(self.needed):

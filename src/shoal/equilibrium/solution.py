@@ -79,13 +79,13 @@ def remedies(status: Status, *, tried: Collection[str] | None = (), rounded: boo
     if status == Status.NOT_FINITE:
         return "check the inputs and the weights for NaN, infinity and overflow"
     names = [] if tried is None else [name for name in _SOLVERS if name not in tried]
-    others = [_SOLVERS[name] for name in names[:1]]
+    solvers = [_SOLVERS[name] for name in names[:1]]
     if status == Status.DIVERGED:
-        cures = [_BOUNDED, *others]
+        cures = [_BOUNDED, *solvers]
     elif status == Status.OUT_OF_STEPS:
-        cures = [_STEPS, *others, _BOUNDED, _TOLERANCE]
+        cures = [_STEPS, *solvers, _BOUNDED, _TOLERANCE]
     else:
-        cures = [_TOLERANCE, *others] if rounded else [_BOUNDED, *others, _TOLERANCE]
+        cures = [_TOLERANCE, *solvers] if rounded else [_BOUNDED, *solvers, _TOLERANCE]
     return "; ".join(f"({number}) {text}" for number, text in enumerate(cures, 1))
 
 
@@ -122,8 +122,8 @@ class Solution:
 
     def with_value(self, value: Any, log: "SolveLog | None" = None) -> "Solution":
         """This solution with another value."""
-        known = self.status, self.residual, self.steps, self.evaluations, self.note
-        return Solution(value, *known, log)
+        facts = self.status, self.residual, self.steps, self.evaluations, self.note
+        return Solution(value, *facts, log)
 
     @property
     def adjoint(self) -> "Solution | None":
@@ -212,10 +212,10 @@ class SolveLog:
     said: Counter[str] = field(default_factory=Counter)
 
     def keep(self, where: str, solution: Solution, *, converged: bool) -> bool:
-        """Take an outcome in; returns whether there is something to say of it.
+        """Log an outcome; returns whether to report it.
 
-        Failures of a kind that is known are said again while more than half of all samples fail,
-        each time after ten times as many solves.
+        Failures of a kind that was reported before are reported again while more than half of all
+        samples fail, each time after ten times as many solves.
 
         Args:
             where: ``"forward"`` or ``"backward"``.
@@ -227,10 +227,10 @@ class SolveLog:
         self.samples[where] += len(solution.residual)
         if converged:
             return bool(solution.note)
-        kinds, known = solution.failures, self.failures[where]
-        new = not self.once or any(kind not in known for kind in kinds)
-        known.update(kinds)
-        often = known.total() > self.samples[where] / 2
+        kinds, counts = solution.failures, self.failures[where]
+        new = not self.once or any(kind not in counts for kind in kinds)
+        counts.update(kinds)
+        often = counts.total() > self.samples[where] / 2
         if new or (often and self.solves[where] >= 10 * self.said[where]):
             self.said[where] = self.solves[where]
             return True
@@ -265,8 +265,8 @@ class LastSolution:
         self.value: Tensor | None = None
         self.scope: Any = None
 
-    def instead_of(self, start: Tensor) -> Tensor:
-        """The last solution, if it is like a start, else that."""
+    def choose_start(self, start: Tensor) -> Tensor:
+        """The last solution, if it has a start's shape, dtype and device; else the start."""
         last = self.value
         kind = (start.shape, start.dtype, start.device)
         if last is None or is_wrapped(start) or (last.shape, last.dtype, last.device) != kind:
@@ -274,7 +274,7 @@ class LastSolution:
         return last
 
     def keep(self, solution: Solution) -> None:
-        """Remember a solution; nothing, if a sample has failed or a transform is at work."""
+        """Remember a solution; none if a sample has failed, or in a transform."""
         forget = is_wrapped(solution.value) or bool((solution.status != Status.CONVERGED).any())
         self.value = None if forget else solution.value.detach().clone()
 

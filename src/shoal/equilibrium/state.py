@@ -20,12 +20,12 @@ class StateLayout:
     """How the tensors of a state lie in rows.
 
     Attributes:
-        tree: Their arrangement in the state.
-        shapes: Their shapes, for one sample.
-        batched: Whether their first dimension counts samples; else all of it is one.
-        orders: Their dimensions in the order in which they lie in memory, by which rows are
-            filled, so that states of images with channels last stay as they are.
-        is_rows: Whether a state is its rows, as most are; calls of a small cell are short.
+        tree: Tree of the tensors in the state.
+        shapes: Shapes of the tensors, for one sample.
+        batched: Whether the first dimension counts samples; if not, the state is one sample.
+        orders: Dimensions of each tensor in their order in memory, by which rows are filled, so
+            that states of images with channels last need no copy.
+        is_rows: Whether states are rows already, as most are; this shortens calls of small cells.
     """
 
     tree: pytree.TreeSpec
@@ -35,7 +35,7 @@ class StateLayout:
     is_rows: bool = False
 
     @classmethod
-    def of(cls, state: State, *, batched: bool = True) -> "StateLayout":
+    def from_state(cls, state: State, *, batched: bool = True) -> "StateLayout":
         """The layout of a state to start from, after a check of its tensors."""
         if isinstance(state, Tensor):
             known_tensor("z0", state)
@@ -104,8 +104,8 @@ class StateLayout:
         back = sorted(range(len(order)), key=order.__getitem__)
         return rows.reshape([whole[dim] for dim in order]).permute(back)
 
-    def returned(self, value: State, rows: Tensor, *, cast: bool = False) -> Tensor:
-        """A map's value as rows, or an error if it is no state like the given one.
+    def checked_rows(self, value: State, rows: Tensor, *, cast: bool = False) -> Tensor:
+        """A map's value as rows, or an error if its tensors are not like those of the state.
 
         Args:
             value: The value.
@@ -126,10 +126,11 @@ class StateLayout:
         except ValueError:
             leaves = [value]
         if len(leaves) != len(expected) or not all(isinstance(leaf, Tensor) for leaf in leaves):
-            wanted = _described(pytree.tree_unflatten([*map(torch.Size, expected)], self.tree))
-            of = "shape" if self.tree.is_leaf() else "shapes"
+            expectation = _described(pytree.tree_unflatten([*map(torch.Size, expected)], self.tree))
+            kind = "shape" if self.tree.is_leaf() else "shapes"
             raise ValueError(
-                f"the cell must return a state like z0, of {of} {wanted}, got {_described(value)}"
+                f"the cell must return a state like z0, of {kind} {expectation}, got "
+                f"{_described(value)}"
             )
         for leaf, shape in zip(leaves, expected, strict=True):
             if leaf.shape != shape:
@@ -145,13 +146,13 @@ class StateLayout:
 
 
 def _order(tensor: Tensor, *, batched: bool) -> tuple[int, ...]:
-    """The dimensions from the one with the largest steps in memory; none if that is their order."""
+    """The dimensions by decreasing stride; empty if they are in that order or have gaps."""
     if tensor.is_contiguous():
         return ()
     strides = tensor.stride()
     order = tuple(sorted(range(tensor.dim()), key=lambda dim: -strides[dim]))
-    known = tensor.permute(order).is_contiguous() and (order[0] == 0 or not batched)
-    return order if known else ()
+    dense = tensor.permute(order).is_contiguous() and (order[0] == 0 or not batched)
+    return order if dense else ()
 
 
 def _described(value: State) -> str:

@@ -1,9 +1,9 @@
 """The verdict on a solve: which samples have converged, and how the others ended.
 
-There are two tiers. Each look forms two norms for each sample and reads one number, by how much the
-worst sample misses its tolerance; mostly that falls, or says that all have converged. Where it does
-neither, every fifteenth step, and in the end, the full verdict judges each sample. It is a function
-of tensors, which updates the record of each sample by the norms of the step.
+There are two tiers. Each look forms two norms for each sample and reads one number, the largest
+ratio of a residual to its tolerance. Mostly it falls, or shows that all have converged. Otherwise,
+every fifteenth step, and at the end, the full verdict judges each sample. It is a function of
+tensors, which updates the record of each sample by the norms of the step.
 """
 
 import math
@@ -33,15 +33,15 @@ _DRIFTS = (
 )
 
 
-class Known(NamedTuple):
-    """The record of each sample.
+class SampleRecords(NamedTuple):
+    """The state of each sample's solve.
 
     Attributes:
-        status: A :class:`Status`, or -1 while it runs.
+        status: A :class:`Status`, or -1 while the sample runs.
         value: The solution of a sample that has converged, else its best iterate.
-        residual: The residual of that.
-        reached: The step that it is of.
-        steps: When the sample ended.
+        residual: The residual of ``value``.
+        reached: The step at which ``value`` was reached.
+        steps: The step at which the sample ended.
     """
 
     status: Tensor
@@ -68,39 +68,41 @@ class Look(NamedTuple):
 
 
 class Tolerance(NamedTuple):
-    """How far off each sample may be, and how it began.
+    """The tolerances of each sample, and the norms at its start.
 
     Attributes:
         rtol: The relative tolerance.
-        atol: The absolute one of each sample.
-        begun: Its first residual.
-        first: The size of the start or of that, whichever is larger.
-        eps: The relative rounding of a number.
+        atol: The absolute tolerance of each sample.
+        first_residual: The first residual of each sample.
+        scale: The norm of the start or the first residual, whichever is larger.
+        eps: The relative rounding error of a number.
     """
 
     rtol: float
     atol: Tensor
-    begun: Tensor
-    first: Tensor
+    first_residual: Tensor
+    scale: Tensor
     eps: float
 
     @classmethod
-    def of(cls, solver: Solver, begun: Tensor, first: Tensor, dtype: torch.dtype) -> "Tolerance":
+    def from_solver(
+        cls, solver: Solver, first_residual: Tensor, scale: Tensor, dtype: torch.dtype
+    ) -> "Tolerance":
         """The tolerances of a solver, for the norms at the start.
 
-        An absolute tolerance that the user has not given is for solutions of the order of one; it
-        shrinks with states that are smaller, which it would otherwise declare to be zero.
+        The default absolute tolerance is for solutions of the order of one. It shrinks with smaller
+        states, which it would otherwise declare to be zero.
         """
         (rtol, atol), info = solver.tolerances(dtype), torch.finfo(dtype)
         least, wide = info.tiny * info.eps, torch.promote_types(dtype, torch.float32)
         if solver.atol is None:
-            rows = (first * atol).clamp(least, max(atol, least)).to(wide)
+            rows = (scale * atol).clamp(least, max(atol, least)).to(wide)
         else:
-            rows = torch.full_like(first, max(atol, least), dtype=wide)
-        return cls(rtol, rows, begun, first, info.eps)
+            rows = torch.full_like(scale, max(atol, least), dtype=wide)
+        return cls(rtol, rows, first_residual, scale, info.eps)
 
     def excess(self, residual: Tensor, size: Tensor) -> Tensor:
-        """By what factor each sample misses its tolerance."""
+        """The ratio of each sample's residual to its tolerance."""
         return residual / torch.add(self.atol, size, alpha=self.rtol)
 
     def escaped(self, residual: Tensor, size: Tensor) -> Tensor:
@@ -108,33 +110,38 @@ class Tolerance(NamedTuple):
 
         Beside an iterate that is large enough, rounding leaves nothing of any residual.
         """
-        hidden = self.eps * size > self.begun  # as rounding would the first step
-        far = size > WORSE * self.first
-        return far & (hidden | (residual > self.begun / _FALLEN))
+        hidden = self.eps * size > self.first_residual  # as rounding would the first step
+        far = size > WORSE * self.scale
+        return far & (hidden | (residual > self.first_residual / _FALLEN))
 
 
 def judge(
-    known: Known, tolerance: Tolerance, look: Look, end: int, *, before: Tensor | None = None
-) -> tuple[Known, Tensor]:
-    """The full verdict: the record after one more step, and by how much running samples miss.
+    records: SampleRecords,
+    tolerance: Tolerance,
+    look: Look,
+    end: int,
+    *,
+    before: Tensor | None = None,
+) -> tuple[SampleRecords, Tensor]:
+    """The full verdict: the records after one more step, and the excess of running samples.
 
     Args:
-        known: The record before the step.
-        tolerance: How far off each sample may be.
+        records: The records before the step.
+        tolerance: The tolerances.
         look: The iterate, and its norms.
         end: The last step.
-        before: Residuals of some steps before, if the worst sample is on its way: none has diverged
-            then, and none has stagnated whose residual changes by more than a factor of two.
+        before: Residuals of some steps before, if the worst sample still improves: then none has
+            diverged, and none has stagnated whose residual changes by more than a factor of two.
     """
     (z, residual, size), step = look[:3], look.step
-    running, escaped = known.status == _RUNNING, tolerance.escaped(residual, size)
+    running, escaped = records.status == _RUNNING, tolerance.escaped(residual, size)
     excess = tolerance.excess(residual, size)
     converged = (excess <= 1) & ~escaped
-    better = (residual < _LOWER * known.residual) & ~escaped
-    taken = running & (converged | better)
-    reached = torch.where(taken, step, known.reached)
-    best = torch.where(taken, residual, known.residual)
-    status = torch.full_like(known.status, _RUNNING if step < end else Status.OUT_OF_STEPS)
+    better = (residual < _LOWER * records.residual) & ~escaped
+    update = running & (converged | better)
+    reached = torch.where(update, step, records.reached)
+    best = torch.where(update, residual, records.residual)
+    status = torch.full_like(records.status, _RUNNING if step < end else Status.OUT_OF_STEPS)
     stagnated = step - reached >= PATIENCE
     if before is None:
         status = status.masked_fill(stagnated, Status.STAGNATED)
@@ -144,11 +151,11 @@ def judge(
         status = status.masked_fill(stagnated & still, Status.STAGNATED)
     status = status.masked_fill(~residual.isfinite(), Status.NOT_FINITE)
     status = status.masked_fill(converged, Status.CONVERGED)
-    status = torch.where(running, status, known.status)
-    steps = torch.where(running, step, known.steps)
-    value = torch.where(taken[:, None], z, known.value)
+    status = torch.where(running, status, records.status)
+    steps = torch.where(running, step, records.steps)
+    value = torch.where(update[:, None], z, records.value)
     off = torch.where(status == _RUNNING, excess.clamp_min(1.0), 0.0)  # one that has escaped runs
-    return Known(status, value, best, reached, steps), off
+    return SampleRecords(status, value, best, reached, steps), off
 
 
 class Verdict:
@@ -160,14 +167,14 @@ class Verdict:
 
     Attributes:
         converged: Whether all samples have converged, once it has ended.
-        reached: The step that the value of each sample is of, where some have failed.
+        reached: The step at which each sample reached its value, where some have failed.
     """
 
     def __init__(self, solver: Solver, problem: Problem) -> None:
         self.solver, self.worst, self.converged = solver, math.inf, False
         self._problem, self._evaluations, self._last_worst = problem, problem.evaluations, math.inf
         self.reached: Tensor | None = None
-        self._known: Known | None = None
+        self._records: SampleRecords | None = None
         self._norms, self._judged, self._any_failed = plain_norms, 0, False
         self._notes: list[str] = []
 
@@ -215,7 +222,7 @@ class Verdict:
             if not low <= least <= most <= high:
                 self._norms = safe_norms
         self._least = least
-        self._tolerance = Tolerance.of(self.solver, residual, first, z.dtype)
+        self._tolerance = Tolerance.from_solver(self.solver, residual, first, z.dtype)
         self.worst = largest(self._tolerance.excess(residual, size))
         if self.solver.atol:
             self._note_vain(residual, size)
@@ -228,7 +235,7 @@ class Verdict:
     def _note_vain(self, residual: Tensor, size: Tensor) -> None:
         """Note how many samples have an absolute tolerance above their start."""
         rtol, atol = self._tolerance.rtol, float(self.solver.atol or 0.0)
-        vain = (self._tolerance.first <= atol) & (residual > rtol * size)
+        vain = (self._tolerance.scale <= atol) & (residual > rtol * size)
         if largest(vain.to(torch.uint8)):
             count = int(physical(vain).sum())
             self._notes.append(
@@ -240,25 +247,25 @@ class Verdict:
         """Whether an iterate has grown so far that its residual may say little."""
         if largest(size) <= WORSE * self._least:
             return False
-        return not largest(torch.sub(size, self._tolerance.first, alpha=WORSE)) <= 0
+        return not largest(torch.sub(size, self._tolerance.scale, alpha=WORSE)) <= 0
 
     def _judge(self, look: Look, *, falls: bool = False) -> Solution | None:
         """The full verdict; the solution, if no sample runs any more."""
         end, tolerance, residual = self.solver.max_steps, self._tolerance, look.residual
-        if self._known is None:
+        if self._records is None:
             zero = torch.zeros_like(residual, dtype=torch.int32)
             best = self._start.residual.nan_to_num(math.inf, math.inf)
             running = torch.full_like(zero, _RUNNING, dtype=torch.int8)
-            known = Known(running, self._start.z, best, zero, zero)
+            records = SampleRecords(running, self._start.z, best, zero, zero)
             start = self._start
-            self._known, _ = judge(known, tolerance, start, end, before=start.residual)
+            self._records, _ = judge(records, tolerance, start, end, before=start.residual)
         if not falls and self._judged < self._last.step < look.step:  # it may be the best one
             last = self._last
-            self._known, _ = judge(self._known, tolerance, last, end, before=self._before[1])
+            self._records, _ = judge(self._records, tolerance, last, end, before=self._before[1])
         before = self._before[1] if falls else None
-        self._known, off = judge(self._known, tolerance, look, end, before=before)
+        self._records, off = judge(self._records, tolerance, look, end, before=before)
         self._judged, self.worst = look.step, largest(off)
-        self._any_failed = largest(self._known.status) > Status.CONVERGED
+        self._any_failed = largest(self._records.status) > Status.CONVERGED
         if self.worst > 0:
             if look.step >= self._before[0] + _OFTEN:
                 self._before = look.step, residual
@@ -268,9 +275,9 @@ class Verdict:
         excess = tolerance.excess(residual, look.size)
         if largest(excess) <= 1 and not self._is_far(look.size):
             return self._end_together(look.z, residual, look.step)
-        self.reached, self.converged = self._known.reached, True
-        known = self._known
-        return self._solution(known.value, known.status, known.residual, known.steps)
+        self.reached, self.converged = self._records.reached, True
+        records = self._records
+        return self._solution(records.value, records.status, records.residual, records.steps)
 
     def _end_together(self, z: Tensor, residual: Tensor, step: int) -> Solution:
         """All samples end with this iterate, all of one evaluation."""
@@ -280,18 +287,18 @@ class Verdict:
         return self._solution(z, status, residual, steps)
 
     def _end_failed(self, look: Look) -> Solution:
-        """Some samples have failed; those that drift at a constant speed get a word on it."""
-        known, step, residual = self._known, look.step, look.residual
-        assert known is not None
+        """Some samples have failed; note those that drift at a constant speed."""
+        records, step, residual = self._records, look.step, look.residual
+        assert records is not None
         start, (earlier, before) = self._start.z, self._before
-        still = (known.status == Status.STAGNATED) | (known.status == Status.OUT_OF_STEPS)
+        still = (records.status == Status.STAGNATED) | (records.status == Status.OUT_OF_STEPS)
         path, distance = step * residual, safe_norms(look.z, start)[0]
         straight = (_STRAIGHT * path <= distance) & (_STRAIGHT * distance <= path)
         drifts = still & straight & (residual >= _STEADY ** (step - earlier) * before)
         if step > _OFTEN and largest(drifts.to(torch.uint8)):
             self._notes.append(_DRIFTS)
-        self.reached = known.reached
-        return self._solution(known.value, known.status, known.residual, known.steps)
+        self.reached = records.reached
+        return self._solution(records.value, records.status, records.residual, records.steps)
 
     def _solution(self, value: Tensor, status: Tensor, residual: Tensor, steps: Tensor) -> Solution:
         evaluations, note = self._problem.evaluations - self._evaluations, "; ".join(self._notes)

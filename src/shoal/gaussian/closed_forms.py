@@ -1,4 +1,4 @@
-r"""Duals in closed form: what activations know of themselves, and those of broken lines.
+r"""Duals in closed form: of activations that have one, and of broken lines.
 
 The dual of a broken line follows by Price's theorem along the angle. With
 $\varphi'' = \sum_i J_i \delta_{\kappa_i}$, $h_i = \kappa_i/\sqrt a$, $k_i = \kappa_i/\sqrt b$
@@ -36,7 +36,7 @@ _BLOCK = 1024  # pairs that are integrated together
 
 
 def closed_form(phi: Activation) -> ClosedForm | None:
-    """The closed form of an activation, or ``None``; that of a user is checked first."""
+    """The closed form of an activation, or ``None``; a user's form is checked first."""
     inner = innermost(phi)
     if not is_ours(type(inner)):
         _check(inner)
@@ -56,7 +56,7 @@ def closed_dual(form: ClosedForm, order: int, a: Tensor, b: Tensor, c: Tensor) -
 
 @cached
 def _check(phi: Activation) -> None:
-    """Compare the closed form of a user with quadrature, once."""
+    """Compare a user's closed form with quadrature, once."""
     form: object = phi.closed_form()
     if form is None:
         return
@@ -81,8 +81,8 @@ def _check(phi: Activation) -> None:
         difference = float((value - exact).abs().max())
         if not difference <= _AGREEMENT * scale:
             raise ValueError(
-                f"{name} of the closed_form of {phi!r} must be that of the function, and differs "
-                f"from its integral by {difference:.3g} at variances from 0.4 to 2.3"
+                f"{name} of the closed_form of {phi!r} must agree with its integral, and differs "
+                f"by {difference:.3g} at variances from 0.4 to 2.3"
             )
 
 

@@ -17,7 +17,7 @@ _MOST_SLACK = 1e-4  # ... but not by more than this, and four units where one is
 def scale_tensor(
     name: str, value: Tensor | float, *, at_least: float = -math.inf, above: float = -math.inf
 ) -> Tensor:
-    """Return a float64 tensor of scales in the given range, or say why it is not one."""
+    """Return a float64 tensor of scales in the given range, or raise."""
     tensor = float_tensor(name, value)
     smallest = float(tensor.detach().min())
     if not (smallest >= at_least and smallest > above):
@@ -37,12 +37,12 @@ class PairCovariance:
 
     @property
     def requires_grad(self) -> bool:
-        """Whether autograd wants derivatives."""
+        """Whether autograd records derivatives."""
         attached = self.a.requires_grad or self.b.requires_grad or self.c.requires_grad
         return attached and torch.is_grad_enabled()
 
     def in_double(self) -> tuple[Tensor, Tensor, Tensor]:
-        """All of them, none beyond its bound."""
+        """The covariances in float64, with c within its bound."""
         return self.a, self.b, within_bound(self.a, self.b, self.c)
 
 

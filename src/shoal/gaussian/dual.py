@@ -135,7 +135,6 @@ def _differentiable(
 def _mixed(
     a: Tensor, b: Tensor, c: Tensor, phi: Activation, orders: tuple[int, int], tolerance: float
 ) -> Tensor:
-    """$D_{jk}$, differentiable."""
     value: Tensor = _Dual.apply(  # type: ignore[no-untyped-call]
         a, b, c, phi, orders, tolerance
     )
@@ -200,7 +199,7 @@ def _evaluate(phi: Activation, j: int, k: int, triple: Triple, *, tolerance: flo
 def _table(
     phi: Activation, j: int, k: int, triple: Sequence[Tensor], *, existing: bool
 ) -> Table | None:
-    """The table for all variances but zero; only one that is there already if ``existing``."""
+    """The table for all variances but zero; only one made before if ``existing``."""
     a, b, c = triple
     some = torch.cat([a, b])
     some = some[some > 0]
@@ -308,7 +307,7 @@ class Duals:
 
     @property
     def _existing_table(self) -> Table | None:
-        """A table that is there already: a few pairs are integrated faster than one is made."""
+        """A table made before: a few pairs are integrated faster than a table is made."""
         return self.__dict__.get("_table") or self._find_table(existing=True)
 
     def _find_table(self, *, existing: bool) -> Table | None:
@@ -348,7 +347,7 @@ class Duals:
         return places.expand(2, *covariance.shape[: places.ndim - 2], 1).reshape(2, -1)
 
     def _series(self, number: tuple[int, int], places: Tensor) -> list[Tensor]:
-        """Those of a block of pairs, by its number, kept if all of them are not too large."""
+        """The series of a block of pairs, kept unless all series together are too large."""
         if number in self._kept:
             return self._kept[number]
         series = [section.series(places) for section in self._sections]

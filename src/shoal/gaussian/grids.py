@@ -61,7 +61,7 @@ def grid(
 
     Args:
         phi: An activation that :func:`can_grid`.
-        orders: All $(j, k)$ that are wanted; $j + k$ is even.
+        orders: The requested $(j, k)$; $j + k$ is even.
         variances: The variances $a$ and $b$; not zero. shape: (n,)
         angles: Angles between 0 and π/2. shape: (m,)
 
@@ -99,7 +99,7 @@ def _first_halving(phi: Activation, orders: Orders, quarter: int) -> int:
 def _grid(
     phi: Activation, orders: Orders, variances: Tensor, angles: Tensor, share: float
 ) -> tuple[Tensor, dict[int, Tensor], float]:
-    """The same with a share of the steps, and the difference of both orders of u and v."""
+    """The duals and sizes with scaled steps, and the difference of both orders."""
     both = tuple(dict.fromkeys([pair for j, k in orders for pair in ((j, k), (k, j))]))
     forth = [both.index((j, k)) for j, k in orders]
     back = [both.index((k, j)) for j, k in orders]
@@ -123,7 +123,7 @@ class _Grid:
 
     Attributes:
         phi: The activation.
-        orders: All $(j, k)$ that are wanted.
+        orders: The requested $(j, k)$.
         variances: The variances.
         share: Factor of the steps.
     """

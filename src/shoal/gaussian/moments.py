@@ -111,7 +111,7 @@ def _sides(phi: Activation, like: Tensor) -> Tensor:
 
 
 def _integrated(square: Square, variance: Tensor, order: int) -> Tensor:
-    """The mean of a square by quadrature, or that of a derivative."""
+    """The mean of a square, or of its derivative, by quadrature."""
     return smoothed(square, torch.zeros_like(variance), variance, order=order)
 
 

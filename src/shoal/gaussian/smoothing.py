@@ -213,7 +213,7 @@ class Nodes:
         return density.mul_(values).mul_(weights / math.sqrt(2 * math.pi))
 
     def sums(self, values: Tensor, rows: int) -> Tensor:
-        """Add up what the nodes of each row have."""
+        """Sum the values at the nodes of each row."""
         return values.new_zeros(rows).index_add_(0, self.row, values.sum(-1))
 
     def expectation(self, values: Tensor, rows: int) -> Tensor:
@@ -252,7 +252,7 @@ def window_edges(phi: Activation, order: int, std: float) -> tuple[float, ...]:
     Raises:
         AccuracyError: If the function grows too fast to be integrated at this scale.
     """
-    reach(phi, 1.0)  # sees that the user's function is one, before it is evaluated
+    reach(phi, 1.0)  # checks the user's function before it is evaluated
     for window in _WIDER:
         xi = torch.linspace(-window, window, 161, dtype=torch.float64)
         weight = phi.derivative(std * xi, order) ** 2 * torch.exp(-(xi**2) / 2)

@@ -262,7 +262,7 @@ class LinearTraining:
         return energy
 
     def _loss_deviation(self, shares: list[Tensor]) -> Tensor | None:
-        r"""The standard deviation of $\frac12\|g\|^2$, $g$ the errors that are left.
+        r"""The standard deviation of $\frac12\|g\|^2$, $g$ the remaining errors.
 
         The variance is $\frac12\mathrm{tr}\,C^2 + \mu^\top C\mu$ for each output, with the mean
         $\mu$ and the covariance $C$ of $g$.
@@ -334,7 +334,7 @@ class LinearTraining:
 def remaining(
     eigenvalues: Tensor, time: float, step_size: float | None = None
 ) -> tuple[Tensor, Tensor]:
-    r"""The shares of the initial error that are left and that are learned, without cancellation.
+    r"""The remaining and the learned shares of the initial error, without cancellation.
 
     Args:
         eigenvalues: $\lambda \ge 0$; a direction with zero is never learned.

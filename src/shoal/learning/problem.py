@@ -46,7 +46,7 @@ class RegressionProblem:
             for real targets.
         ridge: $\lambda$.
         which: Kernel: ``"ck"`` or ``"ntk"``.
-        memory: Bytes that are left beside inputs and vectors; it may be negative.
+        memory: Bytes available beside inputs and vectors; it may be negative.
         processes: The processes that share the products with the matrix.
     """
 
@@ -75,7 +75,7 @@ class RegressionProblem:
         trainable: Iterable[str] | None = None,
         width: int | None = None,
     ) -> "RegressionProblem":
-        """Check the arguments of a regression, and warn of data that it will not do well on."""
+        """Check the arguments of a regression, and warn of unsuitable data."""
         function = chosen_kernels(architecture, trainable=trainable, width=width)
         inputs = function.samples("x", as_tensor(x, "x"))
         values, classes = targets_or_indicators(y)
@@ -135,7 +135,7 @@ class RegressionProblem:
         return diagonals.ck if self.which == "ck" else diagonals.ntk
 
     def operator(self, memory: int, precision: torch.dtype | None = None) -> KernelOperator:
-        """The kernel matrix, computed in so many bytes."""
+        """The kernel matrix, computed within a memory budget in bytes."""
         return self.cross(self.x, None, memory, precision=precision)
 
     def cross(

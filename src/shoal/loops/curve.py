@@ -14,7 +14,7 @@ from shoal.loops.decisions import IGNORED, Decisions, tensor_of
 from shoal.loops.loop import Loop, rows_of
 
 LONGEST_PERIOD = 16
-_ENTRIES = 4096  # numbers of a sample's output whose course is followed
+_ENTRIES = 4096  # numbers of a sample's output that are recorded
 _Z = 1.959964  # two-sided 95%
 
 

@@ -24,8 +24,8 @@ class Decisions:
     Attributes:
         kind: ``"class"``, the largest of several scores; ``"sign"`` of each number; ``"value"``,
             all numbers of a sample together; ``"label"``, integers of a custom function.
-        axis: Dimension of the classes in the output; the last one, unless labels say otherwise.
-        threshold: The number that signs are taken around.
+        axis: Dimension of the classes in the output; the last one, unless labels imply another.
+        threshold: Threshold of a sign.
         tolerance: Relative distance up to which two values agree.
         scale: Size of the differences between values of different samples, for ``tolerance``.
         custom: A function of the output that returns the decisions, or numbers.
@@ -73,11 +73,11 @@ class Decisions:
         return torch.where(largest.isfinite(), chosen, UNDECIDED)
 
     def agree(self, one: Any, other: Any) -> Tensor:
-        """Return which decisions of two outputs agree; shape (samples, decisions)."""
+        """Return a mask of the decisions in which two outputs agree; (samples, decisions)."""
         return self.same(self(one), self(other))
 
     def same(self, one: Tensor, other: Tensor) -> Tensor:
-        """Return which decisions are the same, as ``agree`` does for outputs."""
+        """Return a mask of equal decisions; shape (samples, decisions)."""
         if self.kind == "value":
             apart = torch.linalg.vector_norm(one - other, dim=-1, dtype=torch.float64)
             near: Tensor = apart <= self.tolerance * self.scale

@@ -247,7 +247,7 @@ class _RowMap(nn.Module):
     def __init__(self, loop: Loop, state: State, context: Any) -> None:
         super().__init__()
         self.parts, self.coupled = nn.ModuleList(loop.modules), loop.samples_coupled
-        self.layout = StateLayout.of(pytree.tree_map(Tensor.detach, state))
+        self.layout = StateLayout.from_state(pytree.tree_map(Tensor.detach, state))
         self.cell, tensors = loop.as_cell(context)
         self.tensors = [t.detach() for t in tensors]
 

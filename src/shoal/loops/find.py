@@ -33,10 +33,10 @@ def find_loop(model: Module, *inputs: Any) -> Loop:
     """Find the loop inside a model, by tracing one forward pass.
 
     The loop is the longest run of operations that repeats with the same weights. Its state is
-    what passes from repeat to repeat. The loop is replayed at the model's own count for this batch
-    and for two other batch sizes, and must return the model's outputs. The model is in evaluation
-    mode meanwhile, and is not modified. If it has several loops, the longest is found, and
-    ``note`` names the others.
+    made of the values that pass from repeat to repeat. The loop is replayed for this batch and for
+    two other batch sizes, and must return the model's outputs. The model runs in evaluation mode
+    and is not modified. If it has several loops, the longest is returned, and ``note`` names the
+    others.
 
     Args:
         model: The model, called as ``model(*inputs)``.

@@ -13,8 +13,8 @@ from shoal.core.checks import flag, function, integer
 from shoal.core.torch_compat import pytree
 
 State = Any  # a tensor, or a tree of tensors, whose first dimension counts samples
-Output = Any  # likewise
-Memory = Any  # likewise: the values that a stop rule keeps for each sample
+Output = Any  # a tensor, or a tree of tensors, with one entry per sample
+Memory = Any  # values that a stop rule keeps, with one entry per sample
 
 
 class StopRule(Protocol):
@@ -24,7 +24,7 @@ class StopRule(Protocol):
         """Return the rule's memory after the first iteration."""
 
     def update(self, memory: Memory, output: Output, state: State, n: int) -> tuple[Memory, Tensor]:
-        """Return the memory after iteration ``n`` (2, 3, ...), and which samples stop there."""
+        """Return the memory after iteration ``n`` (2, 3, ...), and a mask of stopping samples."""
 
 
 class Loop:
@@ -110,7 +110,7 @@ class Loop:
         return self._begin(*(inputs or self.inputs))
 
     def step(self, state: State, context: Any, n: int) -> State:
-        """Return the state after iteration ``n``, which counts from 0."""
+        """Return the state after iteration ``n``, counted from 0."""
         if self.max_steps is not None and n >= self.max_steps:
             raise ValueError(
                 f"steps must be at most {self.max_steps}, the number of the model's step "

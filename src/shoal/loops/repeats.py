@@ -1,4 +1,4 @@
-"""The longest run of operations that a trace repeats, and what passes from repeat to repeat."""
+"""The longest run of operations that a trace repeats, and the state that they pass on."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""A traced loop as three functions: what comes before it, one repeat, and what comes after."""
+"""A traced loop as three functions: the operations before it, one repeat, and the output."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

@@ -71,7 +71,7 @@ class CalibratedRule:
         return self._signals.begin(output, state)
 
     def update(self, memory: Memory, output: Output, state: State, n: int) -> tuple[Memory, Tensor]:
-        """Return the memory after iteration ``n`` (2, 3, ...), and which samples stop there."""
+        """Return the memory after iteration ``n`` (2, 3, ...), and a mask of stopping samples."""
         memory, signals = self._signals.update(memory, output, state)
         return memory, (signals[:, 0] <= self.threshold) | (n >= self.steps)
 
@@ -162,7 +162,7 @@ def stop_rule(
     bound, until one fails. The rest measures the savings.
 
     Args:
-        loop: A loop, or a model, whose loop is then found.
+        loop: A loop, or a model that contains one.
         inputs: The model's inputs; by default the loop's own batch.
         risk: Largest share of samples that may change.
         confidence: Probability that the risk is kept.

@@ -21,7 +21,7 @@ from shoal.networks.equilibrium import EquilibriumNetwork, LoopNetwork, Solving
 from shoal.networks.implicit_network import ImplicitNetworkModule
 from shoal.networks.layered import ChainNetwork
 from shoal.networks.looped_network import LoopedModule
-from shoal.networks.network import Law, Network, NetworkSpec, Source, chosen_groups
+from shoal.networks.network import Network, NetworkSpec, Source, WeightLaw, chosen_groups
 
 _TAKEN = {*vars(Module()), "spec", "layers", "scales", "equilibrium"}
 
@@ -164,7 +164,7 @@ def check_spec(
     return spec
 
 
-def _check_law(architecture: Architecture, weights: str) -> Law:
+def _check_law(architecture: Architecture, weights: str) -> WeightLaw:
     """The law of the weights; laws of matrices are for recurrent layers of vectors alone."""
     one_by_one, matrices = ("gaussian", "rademacher", "uniform"), ("orthogonal", "symmetric")
     law = checks.one_of("weights", weights, one_by_one + matrices)
@@ -174,7 +174,7 @@ def _check_law(architecture: Architecture, weights: str) -> Law:
             f"weights={law!r} requires an implicit network of vectors, such as DEQ, got "
             f"{type(architecture).__name__}"
         )
-    return cast("Law", law)
+    return cast("WeightLaw", law)
 
 
 def _check_pixels(

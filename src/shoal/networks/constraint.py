@@ -198,12 +198,14 @@ def _chosen(module: nn.Module, patterns: object) -> dict[str, nn.Module | None]:
     }
     if patterns is None:
         return layers
-    several = (patterns,) if isinstance(patterns, str) else items("weights", patterns, "names")
+    chosen = (patterns,) if isinstance(patterns, str) else items("weights", patterns, "names")
     parameters = module.named_parameters()
-    known = {name: layers.get(name) for name, p in parameters if p.dim() >= 2 or name in layers}
-    known |= layers
+    candidates = {
+        name: layers.get(name) for name, p in parameters if p.dim() >= 2 or name in layers
+    }
+    candidates |= layers
     kind = "weights of linear or convolutional layers, or matrices"
-    return {name: known[name] for name in names_matching("weights", several, known, kind)}
+    return {name: candidates[name] for name in names_matching("weights", chosen, candidates, kind)}
 
 
 def _read(owner: nn.Module, attribute: str) -> list[Tensor]:

@@ -18,7 +18,7 @@ from shoal.core.settings import in_standard_settings
 from shoal.kernels.arguments import memory_limit
 from shoal.networks.jacobians import Jacobians, chosen_parameters
 from shoal.networks.modules import Inputs, ModuleInputs, check_whole, exact
-from shoal.networks.network import LinearMap, Network, Trace, chosen_groups
+from shoal.networks.network import LinearMap, Network, NetworkTrace, chosen_groups
 
 Features = str | Callable[..., Tensor]
 
@@ -104,21 +104,23 @@ def empirical_kernel(
     flag("diag", diag)
     check_whole("model", model)
     view = exact(model)
-    left, right = _inputs(view, x1, "x1"), None if x2 is None else _inputs(view, x2, "x2")
-    if diag and right is not None and len(left) != len(right):
-        raise ValueError(f"diag needs as many x1 as x2, got {len(left)} and {len(right)}")
+    inputs = _inputs(view, x1, "x1")
+    partners = None if x2 is None else _inputs(view, x2, "x2")
+    if diag and partners is not None and len(inputs) != len(partners):
+        raise ValueError(f"diag needs as many x1 as x2, got {len(inputs)} and {len(partners)}")
     limit = memory_limit(memory)
     forward: Callable[..., object] = view
     if isinstance(view, Network):
-        ck, ntk = _of_network(view, left, right, _groups(view, trainable), diag=diag)
+        ck, ntk = _network_kernels(view, inputs, partners, _groups(view, trainable), diag=diag)
     else:
         chosen = chosen_parameters(view, trainable)
-        forward = jacobians = Jacobians(view, chosen, left, 2**30 if limit is None else limit)
-        ck, ntk = None, jacobians.ntk(left, right, diag=diag)
+        forward = jacobians = Jacobians(view, chosen, inputs, 2**30 if limit is None else limit)
+        ck, ntk = None, jacobians.ntk(inputs, partners, diag=diag)
     if features is not None:
         read = _reader(view, features, forward)
-        rows = _evaluate(read, left)
-        ck = _inner_products(rows, rows if right is None else _evaluate(read, right), diag=diag)
+        rows = _evaluate(read, inputs)
+        partner_rows = rows if partners is None else _evaluate(read, partners)
+        ck = _inner_products(rows, partner_rows, diag=diag)
     return EmpiricalKernels(ck, ntk)
 
 
@@ -129,7 +131,7 @@ def _inputs(model: Module, x: Any, name: str) -> ModuleInputs:
     )
 
 
-def _of_network(
+def _network_kernels(
     model: Network[Any],
     x1: ModuleInputs,
     x2: ModuleInputs | None,
@@ -138,10 +140,10 @@ def _of_network(
     diag: bool,
 ) -> tuple[Tensor, Tensor]:
     """The kernels of a network of ``build``, by the action of each group of weights."""
-    left = _Gradients(model, x1.first, groups)
-    right = left if x2 is None else _Gradients(model, x2.first, groups)
-    ck = _inner_products(left.features, right.features, diag=diag)
-    shares = [left.share(right, name, diag=diag) for name in groups]
+    gradients = _Gradients(model, x1.first, groups)
+    partners = gradients if x2 is None else _Gradients(model, x2.first, groups)
+    ck = _inner_products(gradients.features, partners.features, diag=diag)
+    shares = [gradients.share(partners, name, diag=diag) for name in groups]
     return ck, sum(shares, torch.zeros_like(ck))
 
 
@@ -156,26 +158,26 @@ class _Gradients:
 
     def __init__(self, model: Network[Any], x: Tensor, groups: list[str]) -> None:
         with torch.enable_grad():
-            trace: Trace = model.trace(x)
+            trace: NetworkTrace = model.trace(x)
             maps = {name: trace.maps[name] for name in groups}
             self.reactions = reactions(trace.output, maps)
         self.features = trace.features.detach().flatten(1)
-        self.inputs = {name: one.input.detach() for name, one in maps.items()}
-        self.scales = {name: one.scale for name, one in maps.items()}
+        self.inputs = {name: action.input.detach() for name, action in maps.items()}
+        self.scales = {name: action.scale for name, action in maps.items()}
 
     def share(self, other: "_Gradients", name: str, *, diag: bool = False) -> Tensor:
         """The contribution of a group to the NTK."""
-        left, right = self.inputs[name], other.inputs[name]
-        total = left.new_zeros((len(left),) if diag else (len(left), len(right)))
+        h, other_h = self.inputs[name], other.inputs[name]
+        total = h.new_zeros((len(h),) if diag else (len(h), len(other_h)))
         pairs = _contract_partners if diag else contract
         for delta, other_delta in zip(self.reactions, other.reactions, strict=True):
-            total += pairs(left, delta[name], right, other_delta[name])
+            total += pairs(h, delta[name], other_h, other_delta[name])
         return total * (self.scales[name] ** 2 / len(self.reactions))
 
 
 def reactions(output: Tensor, maps: dict[str, LinearMap]) -> list[dict[str, Tensor]]:
     """For each output, its gradient with respect to each group's output; (n, pixels, units)."""
-    targets = {name: one.output for name, one in maps.items()}
+    targets = {name: action.output for name, action in maps.items()}
     if not targets:
         return []
     rows_of_outputs = []
@@ -208,9 +210,9 @@ def _contract_partners(h: Tensor, delta: Tensor, other_h: Tensor, other_delta: T
     return (inputs * torch.einsum("ipm,iqm->ipq", delta, other_delta)).sum((1, 2))
 
 
-def _inner_products(left: Tensor, right: Tensor, *, diag: bool) -> Tensor:
+def _inner_products(rows: Tensor, partners: Tensor, *, diag: bool) -> Tensor:
     """Inner products of all rows, or of each with its partner."""
-    return (left * right).sum(1) if diag else left @ right.T
+    return (rows * partners).sum(1) if diag else rows @ partners.T
 
 
 @torch.no_grad()
@@ -218,7 +220,7 @@ def _evaluate(read: Callable[..., Tensor], x: ModuleInputs) -> Tensor:
     """The features of all inputs, as rows."""
     blocks = []
     for part in x.blocks(256):
-        features = part.given_to(read)
+        features = part.call(read)
         if not isinstance(features, Tensor) or not features.is_floating_point():
             raise TypeError(f"features must be a tensor of real numbers, got {features!r}")
         if not features.dim() or len(features) != len(part):
@@ -240,7 +242,7 @@ def _reader(
                 f"features must be a function or the name of a submodule, got {features!r}"
             )
         return features
-    names = [known for known, _ in module.named_modules() if known]
+    names = [name for name, _ in module.named_modules() if name]
     if features not in names:
         raise ValueError(
             f"features must be a function or one of the submodules {', '.join(names) or '(none)'}, "
@@ -248,19 +250,19 @@ def _reader(
         )
 
     def read(*arguments: Any, **named: Any) -> Tensor:
-        seen: list[Tensor] = []
+        outputs: list[Tensor] = []
         hook = module.get_submodule(features).register_forward_hook(
-            lambda _, __, output: seen.append(output)
+            lambda _, __, output: outputs.append(output)
         )
         try:
             forward(*arguments, **named)
         finally:
             hook.remove()
-        if len(seen) != 1:
+        if len(outputs) != 1:
             raise ValueError(
                 f"features must be a submodule that is used once, got {features!r}, which is used "
-                f"{len(seen)} times: give a function"
+                f"{len(outputs)} times: give a function"
             )
-        return seen[0]
+        return outputs[0]
 
     return read

@@ -26,7 +26,7 @@ from shoal.networks.gain import (
 )
 from shoal.networks.layered import LayeredNetwork
 from shoal.networks.modules import exact
-from shoal.networks.network import LinearMap, Network, NetworkSpec, Trace
+from shoal.networks.network import LinearMap, Network, NetworkSpec, NetworkTrace
 from shoal.networks.recorded_passes import RecordedPasses
 from shoal.networks.recurrent_layers import Layer, Padding, RecurrentCell
 
@@ -52,7 +52,7 @@ class RecurrentEquilibrium(Equilibrium):
 
     def problem(self, z0: State, *inputs: Any, **named: Any) -> tuple[FunctionProblem, Tensor]:
         """The equation of a state and inputs, as solvers see it, and where to start."""
-        layout = StateLayout.of(z0)
+        layout = StateLayout.from_state(z0)
         problem = FunctionProblem(self.cell, layout, (*inputs, *named.values()), separable=True)
         return problem, layout.rows(z0)
 
@@ -168,11 +168,11 @@ class EquilibriumNetwork(Network[A], Generic[A]):
 
     def problem_at(self, z: Tensor, x: Tensor) -> tuple[FunctionProblem, Tensor]:
         """The equation of the recurrent layers near an equilibrium $z$, and $z$ as rows."""
-        start, *others = self._start(self.injections(self.check_input(x)))
+        start, *inputs = self._start(self.injections(self.check_input(x)))
         z = float_tensor("z", z)
         if z.shape != start.shape:
             raise ValueError(f"z must have shape {tuple(start.shape)}, got {tuple(z.shape)}")
-        return self.equilibrium.problem_at(z.to(start.dtype) / self.feature_scale, *others)
+        return self.equilibrium.problem_at(z.to(start.dtype) / self.feature_scale, *inputs)
 
     def well_posedness(self, *, tightness: float = 1e-3) -> WellPosedness:
         """Report whether the loop of recurrent layers is a contraction, with certified bounds.
@@ -239,31 +239,31 @@ class LoopNetwork(LayeredNetwork[A], EquilibriumNetwork[A], Generic[A]):
         """The terms of inputs and biases in all layers."""
         first = self.inject(x)
         zeros = first.new_zeros(()).expand_as(first)
-        others = (self._with_bias(cell, zeros) for cell in self.layers.cells[1:])
-        return first, *others
+        biases = (self._with_bias(cell, zeros) for cell in self.layers.cells[1:])
+        return first, *biases
 
     def read(self, z: Tensor, injections: tuple[Tensor, ...]) -> Tensor:  # noqa: ARG002
         """The outputs for an equilibrium."""
         return torch.mm(self.pooled(z), self.readout.t()).mul(self.feature_scale)
 
-    def trace(self, x: Tensor) -> Trace:
+    def trace(self, x: Tensor) -> NetworkTrace:
         """A pass that keeps the equilibrium, and the terms of the input and of each layer."""
         x = self.check_input(x).detach().requires_grad_()
-        into = tuple(
+        injections = tuple(
             u if u.requires_grad else u.detach().requires_grad_() for u in self.injections(x)
         )
-        z = exact(self, silent=True).state(into)
-        output, pooled, scales = self.read(z, into), self.pooled(z), self.scales
+        z = exact(self, silent=True).state(injections)
+        output, pooled, scales = self.read(z, injections), self.pooled(z), self.scales
         maps = {"readout": LinearMap(pooled[:, None], output, scales["readout"])}
         injection, readout = self.layers.injection, self.layers.readout
         assert injection is not None
-        maps[injection.group] = LinearMap(self.patches(x), into[0], scales[injection.group])
+        maps[injection.group] = LinearMap(self.patches(x), injections[0], scales[injection.group])
         weights = tuple(weight for _, weight in self.recurrent_layers)
-        states = self.equilibrium.cell.states(z, into, weights)[:-1]
-        for cell, state, entry in zip(self.layers.cells, states, into, strict=True):
-            maps |= self._maps(cell, state, entry)
+        states = self.equilibrium.cell.states(z, injections, weights)[:-1]
+        for cell, state, injected in zip(self.layers.cells, states, injections, strict=True):
+            maps |= self._maps(cell, state, injected)
         deviation = 1.0 if readout is None else math.sqrt(readout.variance)
-        return Trace(output, pooled * (deviation / math.sqrt(self.spec.width)), maps)
+        return NetworkTrace(output, pooled * (deviation / math.sqrt(self.spec.width)), maps)
 
 
 def _activation(cell: Cell) -> Activation:

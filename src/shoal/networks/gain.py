@@ -114,11 +114,11 @@ class ConvolutionNorm:
         image = start_vector(math.prod(shape), weight).view(shape)
         back, length = weight.transpose(0, 1).flip(*range(2, weight.dim())), 0.0
         for _ in range(30):
-            made = convolve(image / torch.linalg.vector_norm(image), weight, self.padding)
-            length = float(torch.linalg.vector_norm(made))
+            stretched = convolve(image / torch.linalg.vector_norm(image), weight, self.padding)
+            length = float(torch.linalg.vector_norm(stretched))
             if not 0 < length < math.inf:
                 break
-            image = convolve(made, back, self.padding)
+            image = convolve(stretched, back, self.padding)
         return length
 
     def _places(self, reach: int, axes: int) -> tuple[tuple[int, ...], float]:
@@ -159,7 +159,7 @@ def gain_factor(layer: Layer) -> float:
 class GainBound:
     r"""Bounds the gain of recurrent layers from above while weights change, rounding included.
 
-    It is $s L \|W\|$, or the product of those of several layers. Since
+    The gain is $s L \|W\|$; for several layers, the product of their gains. Since
     $\|W'\| \le \|W\| + c\,\|W' - W\|_F$ ($c = 1$ for matrices), the norms themselves are bounded
     anew only when the weights have moved far enough for it to matter.
 
@@ -179,7 +179,7 @@ class GainBound:
         name: str = "recurrent weights",
     ) -> None:
         self.factors, self.norm, self.weights, self.name = tuple(factors), norm, weights, name
-        self.known: list[tuple[Tensor, float]] = []  # weights, and bounds of their gains
+        self.snapshots: list[tuple[Tensor, float]] = []  # weights, and bounds of their gains
 
     @torch.no_grad()
     def upper(self, limit: float) -> float:
@@ -187,21 +187,21 @@ class GainBound:
         if math.inf in self.factors:
             return math.inf
         weights = [weight.detach() for weight in self.weights()]
-        if self.known:
+        if self.snapshots:
             bound = 1.0
-            for factor, weight, (before, known) in zip(
-                self.factors, weights, self.known, strict=True
+            for factor, weight, (before, gain) in zip(
+                self.factors, weights, self.snapshots, strict=True
             ):
                 drift = float(torch.linalg.vector_norm((weight - before).double()))
                 rounding = 1 + 1e-9 + torch.finfo(weight.dtype).eps
-                bound *= known + factor * self.norm.drift * drift * rounding
+                bound *= gain + factor * self.norm.drift * drift * rounding
             if bound <= limit:
                 return bound
-        self.known = [
+        self.snapshots = [
             (weight.clone(), factor * self.norm.bounds(float_tensor(self.name, weight)).upper)
             for factor, weight in zip(self.factors, weights, strict=True)
         ]
-        return math.prod(bound for _, bound in self.known)
+        return math.prod(bound for _, bound in self.snapshots)
 
     def estimate(self) -> float:
         """An estimate of the gain."""

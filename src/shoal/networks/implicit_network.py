@@ -11,7 +11,7 @@ from shoal.activations import ReLU
 from shoal.architectures import ImplicitNetwork
 from shoal.networks.equilibrium import EquilibriumNetwork
 from shoal.networks.modules import exact
-from shoal.networks.network import LinearMap, NetworkSpec, Source, Trace
+from shoal.networks.network import LinearMap, NetworkSpec, NetworkTrace, Source
 from shoal.networks.recurrent_layers import Layer
 
 
@@ -73,7 +73,7 @@ class ImplicitNetworkModule(EquilibriumNetwork[ImplicitNetwork]):
         """The outputs for an equilibrium."""
         return torch.addmm(torch.mm(injections[0], self.skip.t()), z, self.readout.t())
 
-    def trace(self, x: Tensor) -> Trace:
+    def trace(self, x: Tensor) -> NetworkTrace:
         """A pass that keeps the feature map, the equilibrium and their inputs."""
         x = self.check_input(x).detach().requires_grad_()
         inner = self._inner(x)
@@ -89,5 +89,5 @@ class ImplicitNetworkModule(EquilibriumNetwork[ImplicitNetwork]):
             "input": LinearMap(x[:, None], inner, 1.0),
         }
         if self._bias_scale:
-            maps["bias"] = LinearMap.of_bias(inner, self._bias_scale)
-        return Trace(output, torch.cat([z, mapped], 1), maps)
+            maps["bias"] = LinearMap.from_bias(inner, self._bias_scale)
+        return NetworkTrace(output, torch.cat([z, mapped], 1), maps)

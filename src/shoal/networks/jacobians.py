@@ -32,8 +32,8 @@ def chosen_parameters(module: Module, trainable: Iterable[str] | None) -> dict[s
         names = {*names_matching("trainable", patterns, aliases, "parameters")}
         if not names:
             raise ValueError("trainable must name at least one parameter, got none")
-    wanted = {id(aliases[name]) for name in names}
-    chosen = {n: p.detach() for n, p in module.named_parameters() if id(p) in wanted}
+    identities = {id(aliases[name]) for name in names}
+    chosen = {n: p.detach() for n, p in module.named_parameters() if id(p) in identities}
     if complex_ones := [name for name, p in chosen.items() if not p.is_floating_point()]:
         raise TypeError(f"trainable must choose real parameters, got {', '.join(complex_ones)}")
     return chosen
@@ -58,10 +58,10 @@ class Jacobians:
         self.module, self.chosen, self.memory = module, chosen, memory
         self._batched = True  # until torch.func fails
         named = (*module.named_parameters(), *module.named_buffers())
-        self._others = {n: p.detach() for n, p in module.named_parameters() if n not in chosen}
+        self._fixed = {n: p.detach() for n, p in module.named_parameters() if n not in chosen}
         self._buffers = dict(module.named_buffers())
         first = {id(t): n for n, t in named}
-        self._first = {name: first[id(t)] for name, t in named_tensors(module).items()}
+        self._first_names = {name: first[id(t)] for name, t in named_tensors(module).items()}
         if (name := mixing_submodule(module)) is not None:
             kind = f"the {type(module).__name__}"
             subject = f"submodule {name!r} of {kind}" if name else kind
@@ -80,8 +80,8 @@ class Jacobians:
     def _call(self, chosen: dict[str, Tensor], x: ModuleInputs) -> Tensor:
         # copies: modules may write to buffers, as those with spectral norms and counters do
         buffers = {name: buffer.clone() for name, buffer in self._buffers.items()}
-        unique = {**self._others, **buffers, **chosen}
-        tensors = {name: unique[first] for name, first in self._first.items()}
+        unique = {**self._fixed, **buffers, **chosen}
+        tensors = {name: unique[first] for name, first in self._first_names.items()}
         output = functional_call(self.module, tensors, *x.arguments, tie_weights=False)
         if not isinstance(output, Tensor) or not output.is_floating_point():
             kind = output.dtype if isinstance(output, Tensor) else type(output).__name__
@@ -94,14 +94,14 @@ class Jacobians:
         return output
 
     def _check_independence(self, x: ModuleInputs) -> Tensor:
-        """The outputs for one sample; those for another must not change them."""
+        """The outputs for one sample, after a check that another sample does not change them."""
         pair = x.map(lambda tensor: torch.cat([tensor[:1], tensor[-1:]]))
-        both, first, second = (part.given_to(self) for part in (pair, pair[:1], pair[1:]))
+        together, first, second = (part.call(self) for part in (pair, pair[:1], pair[1:]))
         alone = torch.cat([first, second])
         if not alone.isfinite().all():
             raise ValueError("model must have finite outputs, got infinity or NaN")
         tolerance = max(1e-3, 8 * torch.finfo(alone.dtype).eps)
-        if float((both - alone).abs().max()) > tolerance * float(alone.abs().max()):
+        if float((together - alone).abs().max()) > tolerance * float(alone.abs().max()):
             raise ValueError(
                 "each sample's outputs must depend on that sample alone, got different outputs "
                 "when samples are evaluated together or twice; call network.eval() first, and make "
@@ -109,26 +109,26 @@ class Jacobians:
             )
         return alone[:1]
 
-    def _one(self, chosen: dict[str, Tensor], arguments: Any, outputs: slice) -> Tensor:
+    def _sample_outputs(self, chosen: dict[str, Tensor], arguments: Any, outputs: slice) -> Tensor:
         alone = ModuleInputs(arguments).map(lambda tensor: tensor[None])
         return self._call(chosen, alone).flatten()[outputs]
 
-    def of(self, x: ModuleInputs, outputs: slice = slice(None)) -> list[Tensor]:
-        """The derivatives in each parameter, of shape (samples, outputs, numbers)."""
+    def evaluate(self, x: ModuleInputs, outputs: slice = slice(None)) -> list[Tensor]:
+        """The derivatives with respect to each parameter, of shape (samples, outputs, numbers)."""
         if self._batched:
             try:
                 with warnings.catch_warnings(), torch.enable_grad():
                     warnings.filterwarnings("ignore", "There is a performance drop")
-                    each = vmap(jacrev(self._one), (None, 0, None))
-                    taken = each(self.chosen, x.arguments, outputs)
-                return [taken[name].flatten(2) for name in self.chosen]
+                    batched = vmap(jacrev(self._sample_outputs), (None, 0, None))
+                    derivatives = batched(self.chosen, x.arguments, outputs)
+                return [derivatives[name].flatten(2) for name in self.chosen]
             except (RuntimeError, TypeError, ValueError):  # an error of the module comes again
                 self._batched = False
         with torch.enable_grad():
             leaves = {name: p.detach().requires_grad_() for name, p in self.chosen.items()}
             rows = [
-                self._rows(leaves, self._call(leaves, one).flatten()[outputs])
-                for one in x.blocks(1)
+                self._rows(leaves, self._call(leaves, sample).flatten()[outputs])
+                for sample in x.blocks(1)
             ]
         return [torch.stack(parts).flatten(2) for parts in zip(*rows, strict=True)]
 
@@ -137,17 +137,17 @@ class Jacobians:
         """One backward pass for each output."""
         if not output.requires_grad:  # none of the parameters is used
             return [p.new_zeros(len(output), *p.shape) for p in leaves.values()]
-        several = list(leaves.values())
+        parameters = list(leaves.values())
         rows = [
-            torch.autograd.grad(one, several, retain_graph=True, materialize_grads=True)
-            for one in output
+            torch.autograd.grad(number, parameters, retain_graph=True, materialize_grads=True)
+            for number in output
         ]
         return [torch.stack(parts) for parts in zip(*rows, strict=True)]
 
     def ntk(
         self, x1: ModuleInputs, x2: ModuleInputs | None = None, *, diag: bool = False
     ) -> Tensor:
-        r"""$\frac1K\sum_k\langle\nabla f_k(x), \nabla f_k(x')\rangle$; each $x$ and its partner."""
+        r"""$\frac1K\sum_k\langle\nabla f_k(x), \nabla f_k(x')\rangle$: all pairs, or partners."""
         right = x1 if x2 is None else x2
         shape = (len(x1),) if diag else (len(x1), len(right))
         total = torch.zeros(shape, dtype=self.dtype, device=x1.first.device)
@@ -156,18 +156,22 @@ class Jacobians:
         samples, count = self._sizes(x1, len(x1), len(right))
         for outputs in (slice(k, k + count) for k in range(0, self.outputs, count)):
             for i, rows in enumerate(x1.blocks(samples)):
-                left, at = self.of(rows, outputs), slice(i * samples, (i + 1) * samples)
+                derivatives = self.evaluate(rows, outputs)
+                block = slice(i * samples, (i + 1) * samples)
                 if diag:
-                    partner = left if x2 is None else self.of(x2[at], outputs)
-                    products = ((a * b).sum((1, 2)) for a, b in _pairs(left, partner))
-                    total[at] += self._sum(products)
+                    partners = derivatives if x2 is None else self.evaluate(x2[block], outputs)
+                    products = ((a * b).sum((1, 2)) for a, b in _pairs(derivatives, partners))
+                    total[block] += self._sum(products)
                     continue
                 for j, columns in enumerate(right.blocks(samples)):
                     if x2 is None and j < i:  # the transpose of an earlier one
                         continue
-                    there = left if x2 is None and i == j else self.of(columns, outputs)
-                    products = (a.flatten(1) @ b.flatten(1).T for a, b in _pairs(left, there))
-                    total[at, j * samples : (j + 1) * samples] += self._sum(products)
+                    same = x2 is None and i == j
+                    partners = derivatives if same else self.evaluate(columns, outputs)
+                    products = (
+                        a.flatten(1) @ b.flatten(1).T for a, b in _pairs(derivatives, partners)
+                    )
+                    total[block, j * samples : (j + 1) * samples] += self._sum(products)
         if x2 is None and not diag:
             total = total.triu() + total.triu(1).T
         return total / self.outputs
@@ -178,10 +182,14 @@ class Jacobians:
         total = torch.zeros(n, k, n, k, dtype=torch.float64, device=x.first.device)
         size = max(1, self._sizes(x, n, n)[0] // k)
         for i, rows in enumerate(x.blocks(size)):
-            left = [part.double() for part in self.of(rows)]
+            derivatives = [part.double() for part in self.evaluate(rows)]
             for j, columns in enumerate(x.blocks(size)[: i + 1]):
-                there = left if i == j else [part.double() for part in self.of(columns)]
-                block = sum(torch.einsum("ikp,jlp->ikjl", a, b) for a, b in _pairs(left, there))
+                partners = (
+                    derivatives if i == j else [part.double() for part in self.evaluate(columns)]
+                )
+                block = sum(
+                    torch.einsum("ikp,jlp->ikjl", a, b) for a, b in _pairs(derivatives, partners)
+                )
                 total[i * size : (i + 1) * size, :, j * size : (j + 1) * size] = block
         whole = total.view(n * k, n * k)
         return whole.tril() + whole.tril(-1).T
@@ -213,5 +221,5 @@ class Jacobians:
         return max(1, sum(kept))
 
 
-def _pairs(left: list[Tensor], right: list[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
-    return zip(left, right, strict=True)
+def _pairs(parts: list[Tensor], partners: list[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+    return zip(parts, partners, strict=True)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from shoal.architectures import Architecture, Cell, ImageArchitecture, Layers, Weights
-from shoal.networks.network import LinearMap, Network, NetworkSpec, Source, Trace
+from shoal.networks.network import LinearMap, Network, NetworkSpec, NetworkTrace, Source
 from shoal.networks.recurrent_layers import convolve, padded
 
 A = TypeVar("A", bound=Architecture)
@@ -81,10 +81,10 @@ class LayeredNetwork(Network[A], Generic[A]):
             return x[:, None]
         images: Any = self.architecture
         size = images.patch_size
-        seen = padded(x, size // 2, images.padding)
+        patches = padded(x, size // 2, images.padding)
         for axis in range(2, 2 + axes):
-            seen = seen.unfold(axis, size, 1)
-        pixels_last = seen.movedim(1, 1 + axes).flatten(1 + axes)
+            patches = patches.unfold(axis, size, 1)
+        pixels_last = patches.movedim(1, 1 + axes).flatten(1 + axes)
         return pixels_last.flatten(1, axes)
 
     def _linear(self, x: Tensor, weight: Tensor) -> Tensor:
@@ -106,7 +106,7 @@ class LayeredNetwork(Network[A], Generic[A]):
         group, bias = cell.weights.group, cell.bias
         maps = {group: LinearMap(self.patches(x), output, self.scales[group])}
         if bias is not None:
-            maps[bias.group] = LinearMap.of_bias(output, self.scales[bias.group])
+            maps[bias.group] = LinearMap.from_bias(output, self.scales[bias.group])
         return maps
 
     def pooled(self, x: Tensor) -> Tensor:
@@ -131,11 +131,11 @@ class ChainNetwork(LayeredNetwork[A], Generic[A]):
     def _forward(self, x: Tensor) -> Tensor:
         return self._pass(x, None).output
 
-    def trace(self, x: Tensor) -> Trace:
+    def trace(self, x: Tensor) -> NetworkTrace:
         """A pass that keeps the input of each cell and its preactivation."""
         return self._pass(self.check_input(x).detach().requires_grad_(), {})
 
-    def _pass(self, x: Tensor, maps: dict[str, LinearMap] | None) -> Trace:
+    def _pass(self, x: Tensor, maps: dict[str, LinearMap] | None) -> NetworkTrace:
         """All cells and the readout; ``maps`` are filled if there are any."""
         root = math.sqrt(self.spec.width)
         norm = torch.linalg.vector_norm(x, dim=1, keepdim=True) if self.layers.gated else None
@@ -149,13 +149,13 @@ class ChainNetwork(LayeredNetwork[A], Generic[A]):
                 maps |= self._maps(cell, x, inner)
             new = cell.activation.function(inner) * (cell.gain / root)
             x = x * cell.skip + new if cell.skip else new
-        seen = self.pooled(x if norm is None else x * norm)
+        pooled = self.pooled(x if norm is None else x * norm)
         scale, readout = self.scales["readout"], self.layers.readout
-        output = _scaled(torch.mm(seen, self.readout.t()), scale)
+        output = _scaled(torch.mm(pooled, self.readout.t()), scale)
         maps = {} if maps is None else maps
-        maps["readout"] = LinearMap(seen[:, None], output, scale)
-        features = seen if readout is None else _scaled(seen, math.sqrt(readout.variance))
-        return Trace(output, features, maps)
+        maps["readout"] = LinearMap(pooled[:, None], output, scale)
+        features = pooled if readout is None else _scaled(pooled, math.sqrt(readout.variance))
+        return NetworkTrace(output, features, maps)
 
 
 def _scaled(x: Tensor, scale: float) -> Tensor:

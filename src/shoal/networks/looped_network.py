@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from shoal.architectures import LoopedNetwork
-from shoal.networks.network import LinearMap, Network, NetworkSpec, Source, Trace
+from shoal.networks.network import LinearMap, Network, NetworkSpec, NetworkTrace, Source
 
 
 @final
@@ -35,24 +35,24 @@ class LoopedModule(Network[LoopedNetwork]):
     def _forward(self, x: Tensor) -> Tensor:
         return self._pass(x, 0.0).output
 
-    def trace(self, x: Tensor) -> Trace:
+    def trace(self, x: Tensor) -> NetworkTrace:
         """A pass in which the iterations of the recurrent weights count as pixels."""
         x = self.check_input(x).detach().requires_grad_()
         shape = len(x), self.spec.width, self.architecture.steps
         return self._pass(x, x.new_zeros(shape).requires_grad_())
 
-    def _pass(self, x: Tensor, terms: Tensor | float) -> Trace:
+    def _pass(self, x: Tensor, terms: Tensor | float) -> NetworkTrace:
         """All iterations; ``terms`` are added to the product of the recurrent weights in each."""
         loop, root = self.architecture, math.sqrt(self.spec.width)
         embedding = math.sqrt(loop.input_variance) * torch.mm(x, self._weight("input").t())
         if loop.bias_variance:
             embedding = embedding + math.sqrt(loop.bias_variance) * self._weight("bias")
         gain = loop.step_scale * math.sqrt(loop.recurrent_variance) / root
-        state, seen = embedding, []
+        state, layer_inputs = embedding, []
         for k in range(loop.steps):
             weight = self._weight("recurrent")
-            seen.append(loop.activation.function(self._normalized(state)))
-            new = gain * torch.mm(seen[-1], (weight if loop.tied else weight[k]).t())
+            layer_inputs.append(loop.activation.function(self._normalized(state)))
+            new = gain * torch.mm(layer_inputs[-1], (weight if loop.tied else weight[k]).t())
             state = loop.state_scale * state + loop.recall * embedding + new
             if isinstance(terms, Tensor):
                 state = state + terms[..., k]
@@ -62,11 +62,11 @@ class LoopedModule(Network[LoopedNetwork]):
         if isinstance(terms, Tensor):
             maps = {
                 "readout": LinearMap(features[:, None], output, 1.0),
-                "recurrent": LinearMap(self._inputs(seen), terms, gain),
+                "recurrent": LinearMap(self._inputs(layer_inputs), terms, gain),
                 "input": LinearMap(x[:, None], embedding, math.sqrt(loop.input_variance)),
-                "bias": LinearMap.of_bias(embedding, math.sqrt(loop.bias_variance)),
+                "bias": LinearMap.from_bias(embedding, math.sqrt(loop.bias_variance)),
             }
-        return Trace(output, features, maps)
+        return NetworkTrace(output, features, maps)
 
     def _normalized(self, state: Tensor) -> Tensor:
         if self.architecture.normalization is None:
@@ -74,12 +74,14 @@ class LoopedModule(Network[LoopedNetwork]):
         square = state.square().mean(1, keepdim=True)
         return state * square.clamp(min=torch.finfo(state.dtype).tiny).rsqrt()  # zero stays zero
 
-    def _inputs(self, seen: list[Tensor]) -> Tensor:
+    def _inputs(self, layer_inputs: list[Tensor]) -> Tensor:
         """The inputs of the recurrent weights in each iteration; untied ones are block by block.
 
         shape: (samples, iterations, size)
         """
-        stacked = torch.stack(seen, 1)
+        stacked = torch.stack(layer_inputs, 1)
         if self.architecture.tied:
             return stacked
-        return torch.einsum("nkm,kl->nklm", stacked, torch.eye(len(seen)).to(stacked)).flatten(2)
+        return torch.einsum(
+            "nkm,kl->nklm", stacked, torch.eye(len(layer_inputs)).to(stacked)
+        ).flatten(2)

@@ -87,7 +87,7 @@ class ModuleInputs:
         """A function of each tensor."""
         return ModuleInputs(pytree.tree_map(function, self.arguments))
 
-    def given_to(self, function: Callable[..., Any]) -> Any:
+    def call(self, function: Callable[..., Any]) -> Any:
         """The result of a module, or a function, for these arguments."""
         positional, named = self.arguments
         return function(*positional, **named)

@@ -109,7 +109,7 @@ class MonotoneCell(PreparedCell):
     def weight(self) -> Tensor:
         """$W$, differentiable."""
         a = self.symmetric
-        return (1 - self.margin) * _one(a) - a.t() @ a + self.skew - self.skew.t()
+        return (1 - self.margin) * _identity(a) - a.t() @ a + self.skew - self.skew.t()
 
     @property
     def step_size(self) -> float:
@@ -158,20 +158,20 @@ class MonotoneCell(PreparedCell):
             weight = self.weight.detach()
             step = weight.new_ones(())
             if self.is_projection:  # of the order of the best one, 1 / (√(pm) + s)
-                step = math.sqrt(len(weight)) / (_one(weight) - weight).norm()
+                step = math.sqrt(len(weight)) / (_identity(weight) - weight).norm()
             exact = torch.promote_types(weight.dtype, torch.float32)  # the least that inverts
-            inverse = torch.linalg.inv((2 * _one(weight) - _mixed(weight, step)).to(exact))
+            inverse = torch.linalg.inv((2 * _identity(weight) - _mixed(weight, step)).to(exact))
             return step, 2 * inverse.to(weight.dtype)
 
 
-def _one(weight: Tensor) -> Tensor:
+def _identity(weight: Tensor) -> Tensor:
     """The unit matrix."""
     return torch.eye(len(weight), dtype=weight.dtype, device=weight.device)
 
 
 def _mixed(weight: Tensor, step: Tensor) -> Tensor:
     r"""$(1 - \alpha) I + \alpha W$."""
-    return (1 - step) * _one(weight) + step * weight
+    return (1 - step) * _identity(weight) + step * weight
 
 
 def _grid() -> Tensor:

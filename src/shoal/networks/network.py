@@ -15,7 +15,7 @@ from shoal.core.checks import float_tensor, known_tensor, room, seeded
 from shoal.core.torch_compat import is_wrapped
 
 A = TypeVar("A", bound=Architecture)
-Law = Literal["gaussian", "rademacher", "uniform", "orthogonal", "symmetric"]
+WeightLaw = Literal["gaussian", "rademacher", "uniform", "orthogonal", "symmetric"]
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class NetworkSpec(Generic[A]):
         in_features: The size of an input; for images its number of channels.
         width: $m$, the number of units, or channels, of each hidden layer.
         out_features: The number of outputs.
-        weights: The law that weights were drawn from.
+        weights: The law of the random weights.
         readout_scale: The factor of the readout at initialization.
         trainable: The groups that are trained.
         pixel_axes: The number of axes of pixels; zero for vectors.
@@ -38,7 +38,7 @@ class NetworkSpec(Generic[A]):
     in_features: int
     width: int
     out_features: int
-    weights: Law
+    weights: WeightLaw
     readout_scale: float
     trainable: frozenset[str]
     pixel_axes: int = 0
@@ -61,11 +61,11 @@ class Source:
         self._generator = seeded("seed", seed)
         self._dtype, self._device = dtype, device
 
-    def draw(self, law: Law, *shape: int, scale: float = 1.0, square: bool = False) -> Tensor:
+    def draw(self, law: WeightLaw, *shape: int, scale: float = 1.0, square: bool = False) -> Tensor:
         """The next weights.
 
         Args:
-            law: Their law. A law of matrices applies to square ones; others are then Gaussian.
+            law: Their law. A law of matrices applies to square ones; other shapes are Gaussian.
             shape: Their shape.
             scale: A factor.
             square: Whether they are the square matrix of a recurrent layer.
@@ -104,12 +104,12 @@ class LinearMap(NamedTuple):
     scale: float
 
     @classmethod
-    def of_bias(cls, output: Tensor, scale: float) -> "LinearMap":
+    def from_bias(cls, output: Tensor, scale: float) -> "LinearMap":
         """The action of biases on ones, at each pixel if there are any."""
         return cls(output.new_ones(len(output), output[0, 0].numel(), 1), output, scale)
 
 
-class Trace(NamedTuple):
+class NetworkTrace(NamedTuple):
     """The quantities of a pass through a network that its kernels require.
 
     Attributes:
@@ -175,7 +175,7 @@ class Network(Module, ABC, Generic[A]):
         """The outputs for inputs that were checked."""
 
     @abstractmethod
-    def trace(self, x: Tensor) -> Trace:
+    def trace(self, x: Tensor) -> NetworkTrace:
         """A pass that keeps the inputs and outputs of all groups of weights."""
 
     def check_input(self, x: Tensor, name: str = "x") -> Tensor:
@@ -215,7 +215,7 @@ def chosen_groups(architecture: Architecture, trainable: Iterable[str] | None) -
     if trainable is None or isinstance(trainable, str) or not isinstance(trainable, Iterable):
         return architecture.check_trainable(trainable)
     names = tuple(trainable)
-    others = tuple(name for name in names if name != "readout")
-    if "readout" in names and others:
-        return architecture.check_trainable(others) | {"readout"}
+    groups = tuple(name for name in names if name != "readout")
+    if "readout" in names and groups:
+        return architecture.check_trainable(groups) | {"readout"}
     return frozenset(names) if names == ("readout",) else architecture.check_trainable(names)

@@ -1,9 +1,9 @@
 """Whole passes of networks with an equilibrium on a GPU, recorded as CUDA graphs.
 
-A recording of a forward pass holds the injection, the solve and the readout; of a backward pass
+A recorded forward pass holds the injection, the solve and the readout; a recorded backward pass,
 the adjoint solve and the gradients of all weights. Each makes as many steps as the last solves
-took. The ordinary passes do all else: solves that need more steps, derivatives of derivatives,
-transforms of ``torch.func`` and autocast.
+took. Ordinary passes serve the other cases: solves that need more steps, derivatives of
+derivatives, transforms of ``torch.func`` and autocast.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from shoal.core.torch_compat import (
     lent_tensors,
 )
 from shoal.equilibrium import Implicit, Picard, Solution
-from shoal.equilibrium.recording import Kinds, captured, place, solved
+from shoal.equilibrium.recording import Kinds, capture, iterate_picard, place
 from shoal.equilibrium.verdict import PLAIN
 
 if TYPE_CHECKING:
@@ -34,21 +34,21 @@ class RecordedPasses:
     """The recorded passes of one network."""
 
     def __init__(self) -> None:
-        self._forward: Kinds[_Forward] = Kinds()
-        self._backward: Kinds[_Backward] = Kinds()
+        self._forward: Kinds[_RecordedForward] = Kinds()
+        self._backward: Kinds[_RecordedBackward] = Kinds()
 
     def __call__(self, net: EquilibriumNetwork[Any], x: Tensor) -> Tensor | None:
-        """The outputs, if a recording has them."""
+        """The outputs of a recorded pass; ``None`` if there is none or it did not converge."""
         key = _key(net, x)
         if key is None or (kind := self._forward.get(key)) is None:
             return None
         solver = net.equilibrium.options.solver
-        recording = kind.recording(lambda steps: _Forward(net, x, steps), solver.max_steps)
+        recording = kind.recording(lambda steps: _RecordedForward(net, x, steps), solver.max_steps)
         if recording is None:
             return None
         recording.x.copy_(x.detach())
         recording.graph.replay()
-        solution = recording.solved.solution(kind)
+        solution = recording.buffers.solution(kind)
         if solution is None:
             return None
         output = recording.output.clone()
@@ -57,13 +57,17 @@ class RecordedPasses:
         parameters = tuple(net.parameters())
         if not torch.is_grad_enabled() or not any(t.requires_grad for t in (x, *parameters)):
             return output
-        result: Tensor = _Pass.apply(net, output, z, x, *parameters)  # type: ignore[no-untyped-call]
+        result: Tensor = _RecordedOutput.apply(net, output, z, x, *parameters)  # type: ignore[no-untyped-call]
         return result
 
     def learn(self, net: EquilibriumNetwork[Any], x: Tensor) -> None:
-        """Take in the steps of an ordinary forward pass."""
+        """Record the number of steps of an ordinary forward pass."""
         solution, key = net.equilibrium.solution, _key(net, x)
-        if key is not None and solution is not None and (kind := self._forward.of(key)) is not None:
+        if (
+            key is not None
+            and solution is not None
+            and (kind := self._forward.find_or_add(key)) is not None
+        ):
             kind.learn(_steps(solution))
 
     def gradients(
@@ -73,17 +77,17 @@ class RecordedPasses:
         needed: Sequence[bool],
         cotangent: Tensor,
     ) -> list[Tensor | None] | None:
-        """The gradients of the inputs and the parameters, if a recording has them."""
+        """The gradients by a recorded pass of the inputs and parameters; ``None`` if it failed."""
         x, z = saved[:2]
         options = net.equilibrium.options
         base = _key(net, x)
-        if base is None or (kind := self._backward.of((base, tuple(needed)))) is None:
+        if base is None or (kind := self._backward.find_or_add((base, tuple(needed)))) is None:
             return None
         if not kind.steps:  # the adjoint equation converges as fast as the equation
             forward = options.log.forward
             kind.learn(0 if forward is None else _steps(forward))
         recording = kind.recording(
-            lambda steps: _Backward(net, x, z, cotangent, needed, steps),
+            lambda steps: _RecordedBackward(net, x, z, cotangent, needed, steps),
             options.adjoint_solvers[0].max_steps,
         )
         if recording is None:
@@ -91,7 +95,7 @@ class RecordedPasses:
         for mine, tensor in zip(recording.inputs, (x, z, cotangent), strict=True):
             mine.copy_(tensor.detach())
         recording.graph.replay()
-        solution = recording.solved.solution(kind)
+        solution = recording.buffers.solution(kind)
         if solution is None:
             kind.learn(kind.steps + 2)
             return None
@@ -105,7 +109,7 @@ def _steps(solution: Solution) -> int:
 
 
 def _key(net: EquilibriumNetwork[Any], x: Tensor) -> Hashable:
-    """What recordings depend on but the values of tensors; ``None`` if there can be none."""
+    """Everything that recordings depend on but values of tensors; ``None`` if there can be none."""
     if torch.compiler.is_compiling() or not x.is_cuda or x.dtype not in PLAIN or not len(x):
         return None
     layer = net.equilibrium
@@ -118,11 +122,11 @@ def _key(net: EquilibriumNetwork[Any], x: Tensor) -> Hashable:
     tensors = [*net.parameters(), *net.buffers()]
     if is_transformed(x, *tensors) or torch.cuda.is_current_stream_capturing():
         return None
-    held = tuple([(tensor.data_ptr(), tensor.requires_grad) for tensor in tensors])
-    return x.shape, x.dtype, held, solvers, place(x.device)
+    addresses = tuple([(tensor.data_ptr(), tensor.requires_grad) for tensor in tensors])
+    return x.shape, x.dtype, addresses, solvers, place(x.device)
 
 
-class _Forward:
+class _RecordedForward:
     """A recorded forward pass."""
 
     def __init__(self, net: EquilibriumNetwork[Any], x: Tensor, steps: int) -> None:
@@ -132,18 +136,18 @@ class _Forward:
             injections = net.injections(self.x)
             problem, start = net.start(injections)
             self._layout = problem.layout
-            found = solved(problem.evaluate, solver, start, steps)
-            return found, net.read(problem.layout.state(found.z), injections)
+            buffers = iterate_picard(problem.evaluate, solver, start, steps)
+            return buffers, net.read(problem.layout.state(buffers.z), injections)
 
         with torch.cuda.device(x.device):
-            self.graph, (self.solved, self.output) = captured(run, watched=False)
+            self.graph, (self.buffers, self.output) = capture(run, watched=False)
 
     def with_state(self, solution: Solution, net: EquilibriumNetwork[Any]) -> Solution:
         """A solution whose value is a state."""
         return solution.with_value(self._layout.state(solution.value), net.equilibrium.log)
 
 
-class _Backward:
+class _RecordedBackward:
     """A recorded backward pass."""
 
     def __init__(
@@ -160,7 +164,7 @@ class _Backward:
         grad = torch.autograd.grad
 
         def run() -> tuple[Any, list[Tensor | None]]:
-            x, z, above = self.inputs
+            x, z, cotangent = self.inputs
             # as leaves of this stream: autograd waits for the stream on which a leaf was first used
             weights = {
                 name: p.detach().requires_grad_(p.requires_grad)
@@ -172,7 +176,7 @@ class _Backward:
                 problem, _ = net.start(injections)
                 value = problem.evaluate(point)
                 output = net.read(problem.layout.state(point), injections)
-            (right,) = grad(output, point, above, retain_graph=True)
+            (right,) = grad(output, point, cotangent, retain_graph=True)
             size = right.abs().amax(1, keepdim=True)
             zero, size = size[:, 0] == 0, size.clamp_min(torch.finfo(size.dtype).tiny)
             unit = right / size
@@ -180,18 +184,18 @@ class _Backward:
             def adjoint(g: Tensor) -> Tensor:
                 return unit + grad(value, point, g, retain_graph=True)[0]
 
-            found = solved(adjoint, solver, unit, steps, zero)
+            buffers = iterate_picard(adjoint, solver, unit, steps, zero)
             leaves = zip((leaf, *weights.values()), needed, strict=True)
-            wanted = [tensor for tensor, need in leaves if need]
-            both = [above, found.z * size]
-            gradients = iter(grad([output, value], wanted, both, allow_unused=True))
-            return found, [next(gradients) if need else None for need in needed]
+            targets = [tensor for tensor, need in leaves if need]
+            cotangents = [cotangent, buffers.z * size]
+            gradients = iter(grad([output, value], targets, cotangents, allow_unused=True))
+            return buffers, [next(gradients) if need else None for need in needed]
 
         with torch.cuda.device(x.device):
-            self.graph, (self.solved, self.gradients) = captured(run, watched=False)
+            self.graph, (self.buffers, self.gradients) = capture(run, watched=False)
 
 
-class _Pass(torch.autograd.Function):
+class _RecordedOutput(torch.autograd.Function):
     """A recorded output, with the derivative of the network."""
 
     @staticmethod
@@ -205,12 +209,12 @@ class _Pass(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
         saved, needed = ctx.saved_tensors, ctx.needs_input_grad[3:]
-        found = None
+        gradients = None
         if not torch.is_grad_enabled() and not is_batched_by_autograd(cotangent):
-            found = ctx.net.passes.gradients(ctx.net, saved, needed, cotangent)
-        if found is None:
-            found = _ordinary_gradients(ctx.net, saved[0], saved[2:], needed, cotangent)
-        return None, None, None, *found
+            gradients = ctx.net.passes.gradients(ctx.net, saved, needed, cotangent)
+        if gradients is None:
+            gradients = _ordinary_gradients(ctx.net, saved[0], saved[2:], needed, cotangent)
+        return None, None, None, *gradients
 
 
 def _ordinary_gradients(
@@ -221,13 +225,13 @@ def _ordinary_gradients(
     cotangent: Tensor,
 ) -> list[Tensor | None]:
     """The gradients by an ordinary forward and backward pass."""
-    again = torch.is_grad_enabled()
+    followed = torch.is_grad_enabled()
     with torch.enable_grad():
-        leaf = x if again else x.detach().requires_grad_(needed[0])
+        leaf = x if followed else x.detach().requires_grad_(needed[0])
         output = net.ordinary_pass(leaf)
     leaves = zip((leaf, *parameters), needed, strict=True)
-    wanted = [tensor for tensor, need in leaves if need]
+    targets = [tensor for tensor, need in leaves if need]
     gradients = iter(
-        torch.autograd.grad(output, wanted, cotangent, create_graph=again, allow_unused=True)
+        torch.autograd.grad(output, targets, cotangent, create_graph=followed, allow_unused=True)
     )
     return [next(gradients) if need else None for need in needed]

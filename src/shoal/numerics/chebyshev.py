@@ -203,7 +203,9 @@ def fit(
     values = function(chebyshev_nodes(degree, *span))
     while True:
         coefficients = coefficients_from_values(values)
-        profile, noise = _profile(coefficients), 2 * _EPSILON * float(values.abs().max())
+        # the largest coefficients of all series, by degree
+        profile = coefficients.abs().reshape(-1, coefficients.shape[-1]).amax(0)
+        noise = 2 * _EPSILON * float(values.abs().max())
         unseen, last = _unseen(profile), 2 * degree > max_degree
         lost = float(profile[degree // 2 + 1 :].mean()) < noise  # the last ones are rounding
         if unseen <= share or lost or last:
@@ -230,13 +232,6 @@ def fit(
         values, degree = joined, 2 * degree
 
 
-def _profile(coefficients: Tensor) -> Tensor:
-    """The largest coefficients of all series, by degree."""
-    return (
-        coefficients.abs().flatten(0, -2).amax(0) if coefficients.ndim > 1 else coefficients.abs()
-    )
-
-
 def _unseen(profile: Tensor) -> float:
     """An estimate of the interpolation error, from how the coefficients die away.
 
@@ -255,7 +250,7 @@ def _unseen(profile: Tensor) -> float:
 
 
 def _ratio(last: float, before: float) -> float:
-    """The ratio of two sums, at most that of a flat decay."""
+    """The ratio of two sums, at most the ratio of a flat decay."""
     return last / before if last < _FLAT * before else _FLAT
 
 

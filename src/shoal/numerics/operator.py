@@ -34,7 +34,7 @@ class Operator(ABC):
     @property
     @abstractmethod
     def _entries(self) -> Tensor:
-        """What the matrix is made of, which tells the dtype and the device."""
+        """A stored tensor, which determines the dtype and the device."""
 
     @property
     def dtype(self) -> torch.dtype:

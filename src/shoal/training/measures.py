@@ -93,7 +93,7 @@ def largest_eigenvalue(objective: Objective) -> float:
     """
     network = exact(objective.network)
     with torch.enable_grad(), without_fused_attention():  # which has no second derivatives
-        output, trained = objective.x.given_to(network), list(objective.weights.values())
+        output, trained = objective.x.call(network), list(objective.weights.values())
         # Jᵀu is linear in u, so that its derivative is J everywhere
         cotangent = torch.ones_like(output, requires_grad=True)
         pulled = torch.autograd.grad(output, trained, cotangent, create_graph=True)

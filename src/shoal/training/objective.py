@@ -17,10 +17,10 @@ from shoal.equilibrium.gradients import SolveOptions
 from shoal.networks import EquilibriumNetwork, Network
 from shoal.networks.modules import ModuleInputs, check_whole, exact, solve_options
 
-Loss = Callable[[Any, Tensor], Tensor]  # of outputs and labels
+Loss = Callable[[Any, Tensor], Tensor]  # (outputs, labels) -> loss
 
 
-class Problem(NamedTuple):
+class TrainingProblem(NamedTuple):
     """A network made by ``build``, and the data to train it on.
 
     Attributes:
@@ -53,7 +53,7 @@ class Problem(NamedTuple):
     def fingerprint(self) -> dict[str, str]:
         """Checksums of everything that a certificate depends on.
 
-        They are of the numbers: a network in float32 and its copy in float64 have the same.
+        A network in float32 and its copy in float64 have the same checksums.
         """
         groups = self.net.groups.items()
         method: dict[str, str] = {}
@@ -103,11 +103,11 @@ class Objective:
         network: The module, which is trained in place.
         x: Inputs.
         y: Labels.
-        loss: Another loss.
+        loss: A custom loss.
 
     Attributes:
         weights: The trained weights by name.
-        initial: Copies of them, as they were at first.
+        initial: Copies of their initial values.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Objective:
         instance("net", net, Module)
         if isinstance(net, Network):
             if loss is None:
-                _, x, y = Problem.checked(net, x, y)
+                _, x, y = TrainingProblem.checked(net, x, y)
             else:
                 x = net.check_input(as_tensor(x, "x"))
         check_whole("net", net)
@@ -147,38 +147,39 @@ class Objective:
     @property
     def equilibria(self) -> list[EquilibriumNetwork]:  # type: ignore[type-arg]  # of any
         """The networks with an equilibrium: the module itself, or those in it."""
-        return [one for one in self.network.modules() if isinstance(one, EquilibriumNetwork)]
+        modules = self.network.modules()
+        return [module for module in modules if isinstance(module, EquilibriumNetwork)]
 
     @property
     def solves(self) -> list[SolveOptions]:
         """The solver options of all modules with an equilibrium, with their logs."""
-        several = [solve_options(one) for one in self.network.modules()]
-        return [options for options in several if options is not None]
+        candidates = map(solve_options, self.network.modules())
+        return [options for options in candidates if options is not None]
 
     def exactly(self) -> "Objective":
         """This objective with exact gradients; evaluating it leaves no trace in the network."""
-        other = copy.copy(self)
-        other.network = exact(self.network, silent=True)
-        return other
+        view = copy.copy(self)
+        view.network = exact(self.network, silent=True)
+        return view
 
     def evaluate(self, rows: Tensor | None = None) -> Evaluation:
         r"""One forward and one backward pass.
 
         Args:
             rows: Some of the samples, for an estimate of $\Phi$: their loss divided by their share
-                of all samples. Another loss is not scaled.
+                of all samples. A custom loss is not scaled.
 
         Raises:
             ConvergenceError: If an equilibrium, or its gradient, does not converge and the network
                 was built to raise then.
         """
-        for one in self.solves:
-            one.log.backward = None  # not every gradient takes a solve
+        for options in self.solves:
+            options.log.backward = None  # not every gradient takes a solve
         x, y, share = self.x, self.y, 1.0
         if rows is not None:
             x, y, share = x[rows], y[rows], len(x) / len(rows)
         with torch.enable_grad():
-            output = x.given_to(self.network)
+            output = x.call(self.network)
             if self.loss is None:
                 labels = _like(output, y)
                 target, seed = output, output.detach() - labels
@@ -191,7 +192,8 @@ class Objective:
             if math.isfinite(loss):
                 trained = list(self.weights.values())
                 gradients = [*torch.autograd.grad(target, trained, seed, materialize_grads=True)]
-        solutions = [s for one in self.solves for s in (one.log.forward, one.log.backward)]
+        logs = [options.log for options in self.solves]
+        solutions = [solution for log in logs for solution in (log.forward, log.backward)]
         converged = all(s is None or bool(s.converged.all()) for s in solutions)
         return Evaluation(loss, gradients, converged, self._residual(), rows)
 

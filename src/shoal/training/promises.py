@@ -8,10 +8,10 @@ from shoal.core.checks import real
 from shoal.networks import EquilibriumNetwork, Network
 from shoal.networks.equilibrium import LoopNetwork
 from shoal.training.measures import largest_eigenvalue
-from shoal.training.objective import Objective, Problem
+from shoal.training.objective import Objective, TrainingProblem
 
-LOWER = frozenset({"least_eigenvalue", "pl_ratio"})  # bounded from below; all others from above
-KNOWN = ("loss", "equilibrium", "gain", "least_eigenvalue", "pl_ratio", "drift")
+LOWER = frozenset({"least_eigenvalue", "pl_ratio"})  # bounded from below, others from above
+PROMISES = ("loss", "equilibrium", "gain", "least_eigenvalue", "pl_ratio", "drift")
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Promises:
             readouts see: of $Z$, of $F$, or of both side by side. For explicit networks, of the
             Jacobian of the outputs.
         resolution: For gradient descent, a loss that may remain because of rounding in the
-            network's dtype, and of equilibria solved to their tolerance. Computed losses keep
+            network's dtype and the tolerance of equilibria. Computed losses keep
             $\sqrt{\Phi(k)} \le \sqrt{\mathrm{rate}^k\Phi(0)} + \sqrt{\mathrm{resolution}}$.
             An estimate from worst cases.
 
@@ -47,7 +47,7 @@ class Promises:
 
 
 @dataclass(frozen=True)
-class Law:
+class Guarantees:
     r"""The promises that a run is compared with.
 
     Attributes:
@@ -87,7 +87,7 @@ class Law:
         return {**constants, **self.limits}
 
 
-def make_law(
+def make_guarantees(
     objective: Objective,
     *,
     step_size: object,
@@ -95,13 +95,13 @@ def make_law(
     least_eigenvalue: float | None,
     promises: frozenset[str] | None,
     gram: bool,
-) -> Law:
+) -> Guarantees:
     r"""Check the arguments of ``Watch``, and fill in the defaults.
 
     Args:
         objective: The loss.
         step_size: Step size of full-batch gradient descent, ``"auto"``, or ``None``: the
-            certificate's if there is one, else another method moves the weights.
+            step size of the certificate, or else none, as for another method.
         certificate: A certificate of ``certify``.
         least_eigenvalue: $\lambda_0$, if it is known.
         promises: The names of the promises, if the user chose them.
@@ -120,7 +120,7 @@ def make_law(
     elif step_size is not None:
         size = real("step_size", step_size, above=0)
     if conclusion is not None and conclusion.step_size != size:
-        conclusion = None  # it is about another step size
+        conclusion = None  # it holds for another step size
     if least_eigenvalue is not None:
         least_eigenvalue = real("least_eigenvalue", least_eigenvalue, above=0)
     has_gram, squared = gram or least_eigenvalue is not None, objective.loss is None
@@ -132,22 +132,23 @@ def make_law(
         "pl_ratio": has_gram and squared,
         "loss": has_gram and squared and size is not None,
     }
-    if other := [name for name in sorted(promises or ()) if not possible[name]]:
+    if impossible := [name for name in sorted(promises or ()) if not possible[name]]:
         raise ValueError(
             f"promises must be among those that can be measured here, "
-            f"{', '.join(n for n in possible if possible[n]) or '(none)'}, got {', '.join(other)}"
+            f"{', '.join(n for n in possible if possible[n]) or '(none)'}, got "
+            f"{', '.join(impossible)}"
         )
-    default = _of_theorems(objective, descent=size is not None)
+    default = _theorem_promises(objective, descent=size is not None)
     if conclusion is None:
-        return Law(size, default if promises is None else promises, least_eigenvalue)
+        return Guarantees(size, default if promises is None else promises, least_eigenvalue)
     limits = _limits(conclusion.promises, objective.network)
     if promises is None:
         promises = default & {"loss", "gain", "equilibrium"} | set(limits)
-    left = conclusion.promises.resolution or 0.0
-    return Law(size, promises, least_eigenvalue, conclusion.rate, limits, left)
+    resolution = conclusion.promises.resolution or 0.0
+    return Guarantees(size, promises, least_eigenvalue, conclusion.rate, limits, resolution)
 
 
-def _of_theorems(objective: Objective, *, descent: bool) -> frozenset[str]:
+def _theorem_promises(objective: Objective, *, descent: bool) -> frozenset[str]:
     """The promises of the theorems about a network.
 
     The theorem of Ling 2023 needs no small drift of the Gram matrix, and promises none.
@@ -192,7 +193,7 @@ def _conclusion(certificate: Any, objective: Objective) -> Any:
     if conclusion is None:
         kind = type(certificate).__name__
         raise TypeError(f"certificate must be what shoal.certify returned, got a {kind}")
-    present = Problem(net, objective.x.first, objective.y).fingerprint()
+    present = TrainingProblem(net, objective.x.first, objective.y).fingerprint()
     different = [
         name for name, value in present.items() if certificate.fingerprint.get(name) != value
     ]

@@ -103,8 +103,8 @@ class TrainingRun(Records):
         method: ``"descent"``, or the class of the optimizer.
         step_size: $\eta$; ``None`` for an optimizer that is not gradient descent.
         steps: The number of steps made.
-        batch_losses: The loss that each step was made for, of shape (steps,), if that is not the
-            loss of all samples; else ``None``.
+        batch_losses: The loss of each step's batch, of shape (steps,); ``None`` if each step uses
+            all samples.
         status: ``"finished"``; ``"stopped"``, at a violation; or ``"diverged"``: the loss or an
             equilibrium does not exist any more.
         message: A sentence about the status.
@@ -139,8 +139,8 @@ def _draw(axes: Axes, run: Records, name: str) -> None:
     """Draw a quantity against steps, with its bound where it is promised."""
     from matplotlib.ticker import MaxNLocator
 
-    blue, alarming, *others = COLORS
-    colors, steps, bounds, broken = (blue, *others), run.monitor_steps, run.bounds, {name}
+    blue, alarming, *plain = COLORS
+    colors, steps, bounds, broken = (blue, *plain), run.monitor_steps, run.bounds, {name}
     title, apart = _PANELS.get(name, name), 100.0  # the ratio from which the scale is log
     if name == "loss":
         steps, apart = run.loss_steps, 1.0

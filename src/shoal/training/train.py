@@ -165,22 +165,22 @@ def train(
             size = real("step_size", size, above=0)
             mover = SGD(list(watch.objective.weights.values()), lr=size)
         batches = None if whole else _batches(len(watch.objective.x), batch_size, seed)
-        loop = _Loop(watch, mover, batches, instance("checkpoint_tag", checkpoint_tag, str))
+        training = _Run(watch, mover, batches, instance("checkpoint_tag", checkpoint_tag, str))
         if checkpoint is not None:
-            loop.restore(checkpoint, steps, seconds)
+            training.restore(checkpoint, steps, seconds)
         start = time.perf_counter()
         try:
-            status = loop.run(steps, every, progress, stop=on_violation != "record")
+            status = training.run(steps, every, progress, stop=on_violation != "record")
             message = watch.summary
         except ConvergenceError as error:
-            hint = "; a smaller step_size changes these weights less" if loop.step else ""
+            hint = "; a smaller step_size changes these weights less" if training.step else ""
             status, message = "diverged", f"{error}{hint}"
     run = TrainingRun(
         **vars(watch.records),
         method="descent" if optimizer is None else type(mover).__name__,
         step_size=size,
-        steps=loop.step,
-        batch_losses=None if whole else torch.tensor(loop.batch_losses, dtype=torch.float64),
+        steps=training.step,
+        batch_losses=None if whole else torch.tensor(training.batch_losses, dtype=torch.float64),
         status=status,
         message=message,
         seconds=time.perf_counter() - start,
@@ -203,8 +203,8 @@ def _optimizer(factory: object, net: Module) -> Optimizer:
     optimizer = factory(trained)
     if not isinstance(optimizer, Optimizer):
         raise TypeError(f"optimizer must return a torch.optim.Optimizer, got {optimizer!r}")
-    known = {id(p) for p in trained}
-    if any(id(p) not in known for group in optimizer.param_groups for p in group["params"]):
+    identities = {id(p) for p in trained}
+    if any(id(p) not in identities for group in optimizer.param_groups for p in group["params"]):
         raise ValueError("optimizer must move trained parameters of net only, got others")
     return optimizer
 
@@ -221,16 +221,16 @@ def _batches(samples: int, size: object, seed: object) -> Iterator[Tensor | None
 
 
 @dataclass(eq=False)
-class _Loop:
-    """Evaluate, watch, step; a checkpoint is the states of network, optimizer and watch.
+class _Run:
+    """A training run; its checkpoint is the states of network, optimizer and watch.
 
     Attributes:
         batches: The samples of each step; ``None`` if each step uses the loss that is watched, of
             all samples with nothing random.
         tag: The user's tag of the run.
         step: The number of steps made.
-        batch_losses: The loss that each of them was made for, if there are ``batches``.
-        save: Writes a checkpoint, if it is due.
+        batch_losses: The loss of each step's batch, if there are ``batches``.
+        save: Function that writes a checkpoint if it is due.
     """
 
     watch: Watch
@@ -285,12 +285,15 @@ class _Loop:
         weights, evaluations = self.watch.objective.weights.values(), [now]
 
         def closure() -> float:
-            again = evaluations.pop() if evaluations else self.watch.evaluate(self.step, now.rows)
-            if not again.converged:
+            if evaluations:
+                evaluation = evaluations.pop()
+            else:
+                evaluation = self.watch.evaluate(self.step, now.rows)
+            if not evaluation.converged:
                 self.watch.lose("equilibrium", self.step)
-            for weight, gradient in zip(weights, again.gradients, strict=True):
+            for weight, gradient in zip(weights, evaluation.gradients, strict=True):
                 weight.grad = gradient
-            return again.loss
+            return evaluation.loss
 
         self.optimizer.step(closure)
         for weight in weights:

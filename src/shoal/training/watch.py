@@ -15,7 +15,7 @@ from shoal.core.exceptions import ConvergenceError, ConvergenceWarning
 from shoal.networks.modules import Inputs, evaluating
 from shoal.training.measures import Measures
 from shoal.training.objective import Evaluation, Loss, Objective
-from shoal.training.promises import KNOWN, LOWER, make_law
+from shoal.training.promises import LOWER, PROMISES, make_guarantees
 from shoal.training.records import Records, TrainingError
 
 _WORDS = {
@@ -109,7 +109,7 @@ class Watch:
         self._also: Callable[[], Mapping[str, float]] = also or dict
         self._raises = one_of("on_violation", on_violation, ("record", "raise")) == "raise"
         if promises is not None:
-            promises = [one_of("promises", name, KNOWN) for name in items("promises", promises)]
+            promises = [one_of("promises", name, PROMISES) for name in items("promises", promises)]
         self.objective = Objective.checked(net, x, y, loss)
         self.measures = Measures(self.objective, gram)
         if optimizer is not None:
@@ -121,7 +121,7 @@ class Watch:
                     "certificate is about full-batch gradient descent of all trained weights, got "
                     f"the optimizer {type(optimizer).__name__}, about which it promises nothing"
                 )
-        self._law = make_law(
+        self._guarantees = make_guarantees(
             self.objective,
             step_size=step_size,
             certificate=certificate,
@@ -136,7 +136,7 @@ class Watch:
     @property
     def step_size(self) -> float | None:
         """The step size of full-batch gradient descent; ``None`` for other methods."""
-        return self._law.step_size
+        return self._guarantees.step_size
 
     def record(self, step: int) -> dict[str, float]:
         """Measure the present weights, and judge the promises.
@@ -152,7 +152,11 @@ class Watch:
             TrainingError: If a promise is broken, and ``on_violation`` is ``"raise"``.
         """
         step = integer("step", step, at_least=int(self._rows[-1]["step"]) + 1 if self._rows else 0)
-        if not self._rows and step and (self._law.rate is not None or self._law.limits):
+        if (
+            not self._rows
+            and step
+            and (self._guarantees.rate is not None or self._guarantees.limits)
+        ):
             raise ValueError(f"step must be 0 at first, where a certificate begins, got {step}")
         broken = len(self.violations)
         row: dict[str, float] = {"step": step}
@@ -207,29 +211,33 @@ class Watch:
         with evaluating(view.network):  # parametrizations must not change their buffers
             measured = self.measures.measure(view, now) if measure else {}
             if len(self._rows) == 1:
-                self._least = self._law.eigenvalue or measured.get("least_eigenvalue", math.nan)
+                self._least = self._guarantees.eigenvalue or measured.get(
+                    "least_eigenvalue", math.nan
+                )
             if measured:
                 row |= self._judge_measures(measured, step, now.loss)
                 row |= {name: float(value) for name, value in self._also().items()}
             self._judge("equilibrium", step, now.converged)
-            if "loss" in self._law.promises and self._loss_is_bounded:
+            if "loss" in self._guarantees.promises and self._loss_is_bounded:
                 self._judge_loss(view, step, now)
         return row
 
     def lose(self, name: str, step: int) -> None:
         """Note that the loss, or an equilibrium, does not exist at a step."""
-        if name in self._law.promises and (name != "loss" or self._loss_is_bounded):
+        if name in self._guarantees.promises and (name != "loss" or self._loss_is_bounded):
             self.violations.setdefault(name, step)
 
     @property
     def kept(self) -> dict[str, bool]:
         """For each promise that was judged, whether it was kept at all steps."""
-        seen = {*self.violations}.union(*self._rows)
+        judged = {*self.violations}.union(*self._rows)
         if self._rows:
-            seen |= {"equilibrium"}
+            judged |= {"equilibrium"}
         if not self._loss_is_bounded:
-            seen -= {"loss"}
-        return {name: name not in self.violations for name in sorted(self._law.promises & seen)}
+            judged -= {"loss"}
+        return {
+            name: name not in self.violations for name in sorted(self._guarantees.promises & judged)
+        }
 
     @property
     def records(self) -> Records:
@@ -240,7 +248,7 @@ class Watch:
             name: _column(row.get(name, math.nan) for row in measured)
             for name in dict.fromkeys(name for row in measured for name in row)
         }
-        bounds = self._law.bounds(self._least)
+        bounds = self._guarantees.bounds(self._least)
         names = self.measures.names
         apart = {f"distance.{group}": group for group in self.objective.weights}
         return Records(
@@ -274,13 +282,13 @@ class Watch:
 
     @property
     def _loss_is_bounded(self) -> bool:
-        if self._law.step_size is None or self.objective.loss is not None or not self._rows:
+        if self._guarantees.step_size is None or self.objective.loss is not None or not self._rows:
             return False
-        return self._law.rate is not None or not math.isnan(self._least)
+        return self._guarantees.rate is not None or not math.isnan(self._least)
 
     def _loss_bound(self, step: int) -> float:
         first = self._rows[0]
-        return self._law.loss_bound(step - int(first["step"]), first["loss"], self._least)
+        return self._guarantees.loss_bound(step - int(first["step"]), first["loss"], self._least)
 
     def _judge_loss(self, view: Objective, step: int, now: Evaluation) -> None:
         """Judge the loss within the error of its evaluation."""
@@ -288,7 +296,7 @@ class Watch:
         if "loss" in self.violations or now.loss <= bound:
             return
         error = math.sqrt(0.5) * view.output_error(now, self.measures.gain_upper())
-        resolution = max(error, math.sqrt(self._law.resolution))
+        resolution = max(error, math.sqrt(self._guarantees.resolution))
         self._judge("loss", step, math.sqrt(now.loss) <= math.sqrt(bound) + resolution)
 
     def _judge_measures(
@@ -299,8 +307,8 @@ class Watch:
         if not math.isnan(square) and not math.isnan(self._least):
             floor = self._least * loss
             measured["pl_ratio"] = square / floor if floor > 0 else math.inf
-        bounds = self._law.bounds(self._least)
-        for name in sorted(self._law.promises & set(measured)):
+        bounds = self._guarantees.bounds(self._least)
+        for name in sorted(self._guarantees.promises & set(measured)):
             value = measured[name]
             if name == "least_eigenvalue":  # within the error of the features
                 value = (math.sqrt(value) + error) ** 2
@@ -311,7 +319,7 @@ class Watch:
         return measured
 
     def _judge(self, name: str, step: int, holds: bool) -> None:
-        if name in self._law.promises and not holds:
+        if name in self._guarantees.promises and not holds:
             self.violations.setdefault(name, step)
 
     def state_dict(self) -> dict[str, Any]:
