@@ -119,6 +119,55 @@ def test_more_iterations_than_trained_are_advised_where_they_help() -> None:
     assert d.curve.accuracy[at].value > d.curve.accuracy[d.curve.at(3)].value + 0.03
 
 
+def test_running_on_without_labels_needs_a_clear_rise_of_confidence() -> None:
+    model, _, data = trained.load("residual")
+    model.steps = 3  # type: ignore[assignment]
+    d = shoal.diagnose(model, data(SAMPLES, 0)[0])
+    assert d.stop_at == 4
+    assert "come to rest, and confidence rises from 93.9% to 99.2%" in d.verdict
+    x = torch.tensor([[3.0, 0.0]]).repeat(64, 1)
+    x[:4] = torch.tensor([0.0, 0.1])  # four samples change their class, and hardly their doubt
+    limit = torch.cat([x[:4].flip(1), x[4:]])
+    swap = shoal.Loop(lambda z, end: z + 0.4 * (end - z), x, limit, steps=1)
+    assert shoal.diagnose(swap).stop_at == 1
+
+
+def test_running_on_to_a_better_count_helps_even_if_further_ones_hurt() -> None:
+    u = torch.linspace(-1, 1, 64, dtype=torch.float64)[:, None]
+    growing = shoal.Loop(lambda z, u: z + u / 8, torch.zeros_like(u), u, steps=2)
+    d = shoal.diagnose(growing, y=u)
+    assert (d.stop_at, d.running_on, d.loop_matters) == (8, "helps", "hurts")
+    assert "help, and further ones make it worse" in d.verdict
+
+
+def test_nothing_is_said_beyond_the_last_iteration() -> None:
+    for y in (None, torch.randint(3, (64,))):
+        d = shoal.diagnose(foreign.Averaged(), foreign.vectors(64), y=y)
+        assert d.curve.steps[-1] == d.trained
+        assert d.running_on == "unknown"
+        assert "up to there, the output" in d.verdict
+
+
+def test_few_samples_and_a_doubtful_axis_are_noted() -> None:
+    class Channels(foreign.Vectors):
+        def forward(self, x: Tensor) -> Tensor:  # (samples, 7, places) to (samples, 3, places)
+            z = x = x.transpose(1, 2)
+            for n in range(self.steps):
+                z = self.turn(z, x, n)
+            return self.readout(z).transpose(1, 2)
+
+    notes = shoal.diagnose(Channels(), torch.randn(5, 7, 9)).notes
+    assert any("5 samples give wide intervals" in note for note in notes)
+    assert any("along the last axis of the output decides" in note for note in notes)
+    x = torch.randn(16, 7, 9)
+    assert not shoal.diagnose(Channels().eval(), x, y=torch.zeros(16, 9).long()).notes
+
+
+def test_labels_as_an_argument_are_named() -> None:
+    with pytest.raises(ValueError, match="pass labels as y="):
+        shoal.diagnose(foreign.Vectors(), foreign.vectors(), torch.zeros(5))
+
+
 def test_the_curve_is_that_of_the_model() -> None:
     d = diagnosed("overthinking")
     model, _, data = trained.load("overthinking")
@@ -223,6 +272,7 @@ def test_signs_and_custom_decisions() -> None:
         (torch.tensor([1, 2, 3, 1, 2]), "classes from 0 to 2, .* got 1 to 3"),
         (torch.tensor([0, 1, 2, -1, 0]), "classes from 0 to 2, .* got -1 to 2"),
         ([0, 1, 2, 1, 0], "y must be a .*Tensor"),
+        (torch.eye(3)[[0, 1, 2, 1, 0]], r"one-hot rows; pass y.argmax\(-1\)"),
     ],
 )
 def test_labels_that_no_output_can_have_are_refused(y: Tensor, words: str) -> None:

@@ -175,6 +175,8 @@ def decisions_of(
     logits = tensor_of(output)
     if not logits.is_floating_point():
         return Decisions("label", tolerance=tolerance, custom=tensor_of)
+    if y is not None and decision in (None, "class") and _one_hot(y, logits):
+        raise ValueError("y must have classes, got one-hot rows; pass y.argmax(-1)")
     kind, axis = _kind(logits, y) if decision is None else (decision, _axis(logits, y))  # type: ignore[assignment]
     if kind == "class" and y is not None:
         check_classes(y, logits.shape[axis])
@@ -210,6 +212,13 @@ def _axis(logits: Tensor, y: Tensor | None) -> int:
     if len(shape) == 4 and shape[1] > 1 and shape[1] != shape[2] == shape[3]:
         return 1  # square images, channels first
     return -1
+
+
+def _one_hot(y: Tensor, logits: Tensor) -> bool:
+    """Whether labels have a one and otherwise zeros along the last axis."""
+    if y.shape != logits.shape or y.dim() < 2 or y.shape[-1] < 2:
+        return False
+    return bool(((y == 0) | (y == 1)).all()) and bool((y.sum(-1) == 1).all())
 
 
 def _two_values(y: Tensor) -> bool:

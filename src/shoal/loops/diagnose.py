@@ -1,5 +1,6 @@
 """How many iterations does a loop need, and does running on help or hurt?"""
 
+import inspect
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,8 +13,9 @@ from shoal.core.checks import integer, real
 from shoal.core.exceptions import ConvergenceWarning
 from shoal.core.settings import in_standard_settings
 from shoal.core.torch_compat import pytree
+from shoal.core.words import counted
 from shoal.loops.curve import Quality, curve_of, grid_of, record, some_entries
-from shoal.loops.decisions import Decision, Decisions, decisions_of, scale_of
+from shoal.loops.decisions import Decision, Decisions, decisions_of, scale_of, tensor_of
 from shoal.loops.diagnosis import Diagnosis, SampleDiagnosis
 from shoal.loops.equilibrium import EquilibriumReport, equilibrium_of
 from shoal.loops.find import couples_samples, find_loop
@@ -67,7 +69,7 @@ def diagnose(
 
     Raises:
         TypeError: If the model is neither a module nor a loop.
-        ValueError: If the model has no loop, or labels do not fit the output.
+        ValueError: If the model has no loop, inputs do not fit it, or labels do not fit the output.
 
     Example:
         >>> import torch, shoal
@@ -82,6 +84,14 @@ def diagnose(
             f"model must be a torch.nn.Module or a shoal.Loop, got {type(model).__name__}; for a "
             "cell, pass shoal.Loop(cell, z0, *inputs)"
         )
+    if isinstance(model, Module):
+        try:
+            inspect.signature(model.forward).bind(*inputs)
+        except TypeError as error:
+            raise ValueError(
+                f"inputs must be the arguments of the model, got {len(inputs)} ({error}); pass "
+                "labels as y="
+            ) from None
     if y is not None and score is not None:
         raise ValueError("y and score must not both be given")
     tolerance = real("tolerance", tolerance, above=0, below=1)
@@ -124,6 +134,9 @@ class _EvaluatedRun:
     ) -> None:
         self.loop, self.inputs, self.trained, self.seed = loop, inputs, trained, seed
         self.decisions, self.quality = decisions, quality
+        self.doubtful_axis = not quality.measurable and _channels_first(
+            decisions, as_run, inputs or loop.inputs
+        )
         self.scale = scale_of(some_entries(as_run))
         torch.manual_seed(seed)
         self.run = record(loop, inputs, grid_of(trained, most), decisions, quality)
@@ -147,7 +160,9 @@ class _EvaluatedRun:
         if run.quality:
             choice = choose_by_quality(curve, run, self.trained, counted)
         else:
-            choice = choose_by_agreement(curve, self.trained, converging=converging, starts=starts)
+            choice = choose_by_agreement(
+                curve, run, self.trained, counted, converging=converging, starts=starts
+            )
         notes = ["the model was in training mode, and was measured in evaluation mode"] * training
         notes += self._notes(starts)
         report = None
@@ -200,6 +215,14 @@ class _EvaluatedRun:
     def _notes(self, starts: float | None) -> Iterator[str]:
         if self.loop.note:
             yield self.loop.note
+        count = len(self.counted)
+        if count < 16:
+            yield f"{counted(count, 'sample')} give wide intervals: pass 64 or more"
+        if self.doubtful_axis:
+            yield (
+                f"without labels, {self.decisions.words} decides; if classes are in axis 1, pass "
+                "y=, or decision=lambda out: out.argmax(1)"
+            )
         missing = (~self.counted).nonzero()[:, 0].tolist()
         if missing:
             yield (
@@ -236,6 +259,15 @@ class _EvaluatedRun:
             )
             for row, (behavior, period) in enumerate(long_run)
         )
+
+
+def _channels_first(decisions: Decisions, output: Any, inputs: tuple[Any, ...]) -> bool:
+    """Whether the last axis, which is read as classes, has the length of the inputs."""
+    if decisions.kind != "class" or decisions.axis != -1:
+        return False
+    shape = tuple(tensor_of(output).shape)
+    lengths = {t.shape[-1] for t in pytree.tree_leaves(inputs) if isinstance(t, Tensor) and t.dim()}
+    return len(shape) == 3 and 1 < shape[1] != shape[2] and shape[2] in lengths
 
 
 def _most_steps(loop: Loop, trained: int | None, max_steps: int | None) -> int:

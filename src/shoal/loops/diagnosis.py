@@ -69,8 +69,8 @@ class Diagnosis:
             ``"wanders"``, ``"drifts"`` or ``"diverges"``.
         loop_matters: Whether more than one iteration is needed: ``"yes"``, ``"no"``, ``"hurts"`` if
             more iterations make the output worse, or ``"unknown"``.
-        running_on: Effect of more iterations than the trained count: ``"helps"``, ``"hurts"``,
-            ``"changes nothing"`` or ``"unknown"``.
+        running_on: Effect of more iterations than the trained count: ``"helps"`` up to
+            ``stop_at``, ``"hurts"``, ``"changes nothing"`` or ``"unknown"``.
         stop_at: Number of iterations to run; by labels if there are any, else by agreement with the
             trained count. ``None`` if nothing is settled and no count is known.
         curve: The output against iterations.
@@ -147,10 +147,25 @@ class Diagnosis:
             missing = len(self.samples) - self.equilibrium.solved
             if missing:
                 output += f"; no equilibrium was found for {counted(missing, 'sample')}"
+        if last == self.trained:
+            output = f"up to there, {output}"
         tellers = "decisions without labels" if curve.accuracy is None else "these samples"
         no_loop = "; one iteration is as good within a point" if self.loop_matters == "no" else ""
         on = "" if last == self.trained else "; " + _RUNNING[self.running_on].format(tellers)
+        if self.trained is not None and stop > self.trained:
+            on += self._beyond(stop, self.trained)
         return f"{run}: {facts}{no_loop}{on}; {output}."
+
+    def _beyond(self, stop: int, trained: int) -> str:
+        """The reason to run longer than the trained count, and its limit, in words."""
+        curve = self.curve
+        if curve.accuracy is not None:
+            worse = curve.accuracy[-1].value < curve.accuracy[curve.at(stop)].value
+            return ", and further ones make it worse" * (worse and self.loop_matters == "hurts")
+        if curve.confidence is None:
+            return ""
+        before, after = (curve.confidence[curve.at(n)] for n in (trained, stop))
+        return f", but they come to rest, and confidence rises from {before:.1%} to {after:.1%}"
 
     @property
     def behaviors(self) -> dict[str, int]:

@@ -152,6 +152,8 @@ def _split(
             raise ValueError("held_out must have labels if, and only if, y is given")
         parts = (inputs, y), (_checked("held_out", *held_out), y_other)
         return tuple((*part, torch.arange(batch_of(part[0]))) for part in parts)
+    if isinstance(held_out, Tensor):
+        raise TypeError("held_out must be a share or (x, y), with y=None without labels, got x")
     share, samples = real("held_out", held_out, above=0, below=1), batch_of(inputs)
     order = torch.randperm(samples, generator=seeded("seed", seed))
     count = max(1, round(share * samples))

@@ -242,7 +242,10 @@ class Distillation:
 
         Args:
             path: The file. ``.onnx`` is a program that needs no shoal, for any number of samples;
-                ``.safetensors`` are the weights, by their names in the module.
+                ``.safetensors`` are the weights, by their names in the module, for
+                ``module.load_state_dict(safetensors.torch.load_file(path))``. In a new process they
+                load into the model's class without the prefix ``"parts.0."``; then
+                ``find_loop(model, x).run(x, steps=k)`` is the output of a loop.
             name: Name of a candidate; the best one if ``None``.
 
         Raises:

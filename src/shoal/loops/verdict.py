@@ -12,6 +12,7 @@ RunningOn = Literal["helps", "hurts", "changes nothing", "unknown"]
 
 _ALIKE = 0.99  # agreement that counts as the same decisions
 _NEARLY = 0.9  # least agreement with the long run to run an unlabeled loop until it converges
+_CONFIDENT = 0.25  # greatest part of the doubt that remains if confidence clearly rises
 _LOSS = 2.0  # points of quality that running on must lose to hurt
 
 
@@ -38,11 +39,16 @@ def choose_by_quality(
         stop = stop if certain or (gained > 1 and abs(stop - at_trained) == 1) else at_trained
     gained, certain = quality.gain(0, stop)
     lost, lost_certainly = quality.gain(len(grid) - 1, stop)
+    worse = lost > _LOSS and lost_certainly
     running: RunningOn = "changes nothing"
-    if lost > _LOSS:
-        running = "hurts" if lost_certainly else "unknown"
+    if at_trained == len(grid) - 1:
+        running = "unknown"
+    elif at_trained is not None and stop > at_trained:
+        running = "helps" if quality.gain(at_trained, stop)[1] else "unknown"
+    elif lost > _LOSS:
+        running = "hurts" if worse else "unknown"
     elif at_trained is not None and best > quality.means[at_trained] + 1 and good[-1] > at_trained:
-        running = "helps" if stop > at_trained and quality.gain(at_trained, stop)[1] else "unknown"
+        running = "unknown"
     by_loop, by_loop_certainly = quality.gain(0, at_trained if at_trained is not None else stop)
     solved = curve.sample_accuracy  # samples with all decisions correct
     more_solved = solved is not None and solved[stop].low > solved[0].high  # beyond chance
@@ -51,7 +57,7 @@ def choose_by_quality(
         matters = "hurts"
     elif gained <= 1 and not more_solved:
         matters = "no"
-    elif running == "hurts":
+    elif worse:
         matters = "hurts"
     else:
         matters = "yes" if certain or gained <= 1 else "unknown"
@@ -97,7 +103,13 @@ def _stopping_place(good: list[int], at_trained: int | None, count: int) -> int:
 
 
 def choose_by_agreement(
-    curve: Curve, trained: int | None, *, converging: float, starts: float | None
+    curve: Curve,
+    run: RecordedRun,
+    trained: int | None,
+    counted: Tensor,
+    *,
+    converging: float,
+    starts: float | None,
 ) -> Choice:
     """Choose the least count that agrees with the trained one, or with the long run.
 
@@ -118,14 +130,23 @@ def choose_by_agreement(
         agreement = curve.settled[at_trained].value
         stop = _first_lasting([one.value >= alike for one in curve.agreement], at_trained)
         stop = min(stop + 1, at_trained) if stop else stop  # a margin for few samples
-        running = "changes nothing" if agreement >= alike else "unknown"
-        # a later output must be at least as confident
-        surer = curve.confidence and curve.confidence[settled] >= curve.confidence[at_trained]
-        if converges and _NEARLY <= agreement < alike and surer:
-            stop = settled
+        running = "changes nothing" if agreement >= alike and at_trained < last else "unknown"
+        if converges and _NEARLY <= agreement < alike:
+            stop = settled if _more_confident(run, counted, at_trained, settled) else stop
     first = curve.agreement[0].value if trained is not None else curve.settled[0].value
     same = first >= alike and curve.sample_agreement[0].value >= 0.95
     return Choice(grid[stop], "no" if same else "yes", running)
+
+
+def _more_confident(run: RecordedRun, counted: Tensor, start: int, end: int) -> bool:
+    """Whether most of the doubt, one minus the confidence, goes between two places."""
+    if not run.confidence:
+        return False
+    before, after = (1 - run.confidence[k][0][counted] for k in (start, end))
+    fall = before - after
+    error = float(fall.std()) / len(fall) ** 0.5 if len(fall) > 1 else float("inf")
+    clear = float(fall.mean()) > 2 * error
+    return clear and float(after.mean()) <= _CONFIDENT * float(before.mean())
 
 
 def _first_lasting(holds: list[bool], last: int) -> int:
