@@ -171,7 +171,7 @@ def certify(
 
     out.conclude(record, show, files, json=json)
     if not certificate.holds:
-        out.note("Not established: the theorem does not cover this network, which may train nevertheless.")
+        out.note("Not established: the theorem does not cover this network; it may train anyway.")
         raise typer.Exit(NOT_ESTABLISHED)
 
 
