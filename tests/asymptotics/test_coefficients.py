@@ -140,7 +140,7 @@ def test_a_deq_is_infinitely_deep():
         float(f.derivative(variance, variance, 0.0, orders=(0, 0, n)).ck) for n in (1, 2)
     )
     step = torch.tensor(variance, dtype=torch.float64, requires_grad=True)
-    half_q = float(torch.autograd.grad(f.own(step).ck, step)[0])
+    half_q = float(torch.autograd.grad(f.diagonal(step).ck, step)[0])
     a1 = a2 = a3 = a4 = 0.0
     for _ in range(60):  # α's of Λ are σ_a² α + σ_b² (for α₁ and α₄), and τ_* stays
         l1, l4 = sa * a1 + sb, sa * a4 + sb

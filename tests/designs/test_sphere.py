@@ -21,6 +21,7 @@ from shoal import (
 from shoal.activations import GELU, HardTanh, ReLU, Softplus, Swish, Tanh
 from shoal.designs import SphereMatching, plain
 from shoal.designs.profile import END, EPSILON, Profile, quadrature, tabulated
+from shoal.gaussian import plain as gaussian_plain
 
 
 def design(deq, which, **options):
@@ -188,3 +189,19 @@ def test_a_norm_gate_is_for_homogeneous_kernels():
 def test_an_accuracy_that_is_not_reached_is_an_error():
     with pytest.raises(AccuracyError, match="tolerance"):
         design(DEQ(HardTanh(), 0.24, 0.8), "ntk")
+
+
+@pytest.mark.parametrize("activation", [ReLU(), Tanh()], ids=repr)
+def test_pairs_of_other_norms(activation):
+    """Against a dense grid, and slopes against differences of values (Price's theorem)."""
+    d = design(DEQ(activation, 0.2, 0.8), "ntk")
+    (phi,) = d.architecture.activations
+    a, b, c = (torch.tensor(v, dtype=torch.float64) for v in ([1, 0.6], [1.3, 2], [0.3, -0.9]))
+    value, step = shoal.gaussian.dual(phi, a, b, c), 1e-4
+    triples = zip(a.tolist(), b.tolist(), c.tolist(), strict=True)
+    expected = [float(gaussian_plain.dual(phi, *triple)) for triple in triples]
+    # the grid is off by a few 1e-5 at kinks
+    torch.testing.assert_close(value, a.new_tensor(expected), rtol=1e-4, atol=1e-8)
+    ends = (shoal.gaussian.dual(phi, a, b, c + move) for move in (step, -step))
+    slope = shoal.gaussian.dual_derivative(phi, a, b, c)
+    torch.testing.assert_close(slope, (next(ends) - next(ends)) / (2 * step), rtol=1e-6, atol=1e-8)

@@ -59,7 +59,9 @@ def inputs(shape: tuple[int, ...] = (3, 6)) -> torch.Tensor:
 def test_inputs_with_themselves(name):
     """To the digits that pairs have at an angle of zero, all of them for one input."""
     function, squares = function_of(name), torch.tensor([0.2, 1.0, 5.0], dtype=torch.float64)
-    for own, pair in zip(function.own(squares), function(squares, squares, squares), strict=True):
+    for own, pair in zip(
+        function.diagonal(squares), function(squares, squares, squares), strict=True
+    ):
         torch.testing.assert_close(own, pair, rtol=1e-10, atol=0)
 
 

@@ -136,7 +136,7 @@ def rounding_of_ntk(deq, square):
     NTK responds to a relative change of $a$ with $|d \log \Theta / d \log a|$ times as much.
     """
     square = square.detach().clone().requires_grad_()
-    ck, ntk = kernel_function(deq).own(square)
+    ck, ntk = kernel_function(deq).diagonal(square)
     condition = torch.autograd.grad(ntk.log().sum(), square)[0].abs() * square
     injected = deq.input_variance * square
     variance = deq.recurrent_variance * ck + injected
@@ -149,11 +149,11 @@ def test_many_norms_next_to_those_that_have_no_kernel(gradients):
     """The kernel exists from a norm of 0.1406 on, in the octave that begins at 0.125."""
     arch = DEQ(Tanh(), recurrent_variance=1.5, input_variance=0.8)
     with pytest.raises(ConvergenceError):
-        kernel_function(arch).own(torch.tensor([0.13**2], dtype=torch.float64))
+        kernel_function(arch).diagonal(torch.tensor([0.13**2], dtype=torch.float64))
     x = of_norms(torch.linspace(0.149, 0.163, 300).double()).requires_grad_(gradients)
     found, point = kernel(arch, x).ntk.diagonal(), x.detach().clone().requires_grad_()
     square = (point**2).sum(1)
-    own = kernel_function(arch).own(square).ntk
+    own = kernel_function(arch).diagonal(square).ntk
     assert ((found - own).abs() <= rounding_of_ntk(arch, square) * own).all()
     if gradients:
         found.sum().backward()

@@ -46,7 +46,7 @@ def gradients_by_entries(architecture, x, y, weights, **options):
     values = function(a[i[off]], b[j[off]], c[off])
     total = sum((w[i[off], j[off]] * k).sum() for w, k in zip(weights, values, strict=True))
     if y is None:
-        for weight, own in zip(weights, function.own(a), strict=True):
+        for weight, own in zip(weights, function.diagonal(a), strict=True):
             total = total + (weight.diagonal() * own).sum()
     return torch.autograd.grad(total, [*points, *variances.values()])
 

@@ -171,7 +171,7 @@ def certify(
 
     out.conclude(record, show, files, json=json)
     if not certificate.holds:
-        out.note("Not established: no theorem says that gradient descent trains this network.")
+        out.note("Not established: the theorem does not cover this network; it may train anyway.")
         raise typer.Exit(NOT_ESTABLISHED)
 
 

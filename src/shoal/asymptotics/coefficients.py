@@ -196,7 +196,7 @@ def coefficients(
     vanishing = center and not chosen.layers().biased
     square = torch.tensor(input_norm**2, dtype=torch.float64, requires_grad=True)
     with torch.enable_grad():
-        diagonal = function.own(square)
+        diagonal = function.diagonal(square)
         (growth,) = _gradients(diagonal.ck, square)
     tau, growth_of_argument = _last_argument(
         function, square.item(), diagonal.ck.item(), growth.item()

@@ -16,6 +16,7 @@ from torch import Tensor
 from shoal.activations import Activation
 from shoal.activations.closed_forms import ClosedForm, correlation
 from shoal.activations.names import as_activation
+from shoal.activations.piecewise_polynomial import PiecewisePolynomial
 from shoal.core.caches import cached
 from shoal.core.checks import real
 from shoal.core.exceptions import AccuracyError
@@ -33,7 +34,8 @@ Triple: TypeAlias = tuple[Tensor, Tensor, Tensor]
 _FINEST = 1e-13  # smallest tolerance that the quadrature meets ...
 _TABULATED = 5e-13  # ... and that a table meets
 _BLOCK = 1 << 16  # triples that are evaluated together
-_DEGREE = 1024  # degree of power series in the cosine
+_DEGREE = 1024  # degree of power series in the cosine, whose remainder ...
+_WIDE = 0.965  # ... is below rounding at cosines up to this: 0.965¹⁰²⁴ is 1e-16
 _ROWS = 1 << 12  # cosines whose powers are formed together
 _FEW = 16  # triples that are integrated one by one, unless there is a table already
 _NUMBERS = 1 << 21  # largest number of coefficients that are formed together ...
@@ -230,6 +232,12 @@ def _evaluate_block(phi: Activation, j: int, k: int, triple: Triple, table: Tabl
         cosine, sine = correlation(x, y, z)
         value[tabulated] = table((max(j, k), min(j, k)), x, y, torch.atan2(sine, cosine))
         remaining &= ~tabulated
+    if j == k < 2 and isinstance(phi, PiecewisePolynomial):  # hundreds of panels
+        size = (a * b).sqrt()
+        wide = remaining & (size > 0) & (c.abs() <= _WIDE * size)
+        if bool(wide.any()):
+            value[wide] = _pair_series(phi, a[wide], b[wide], c[wide] / size[wide], j)
+        remaining &= ~wide
     if bool(remaining.any()):
         value[remaining] = mixed_dual(phi, j, k, a[remaining], b[remaining], c[remaining])
     return value
@@ -248,6 +256,20 @@ def in_powers(phi: Activation, variance: float, cosine: Tensor, order: int) -> T
     return torch.cat(
         [(some[:, None] ** degrees[: len(terms)]) @ terms for some in cosine.split(_ROWS)]
     )
+
+
+def _pair_series(phi: Activation, a: Tensor, b: Tensor, cosine: Tensor, order: int) -> Tensor:
+    r"""A dual by its series $\sum_k c_k(\sqrt a) c_k(\sqrt b) \rho^k$, for cosines as above."""
+    distinct, places = torch.cat([a, b]).unique(return_inverse=True)
+    coefficients = hermite(phi, distinct.sqrt(), _DEGREE)
+    degrees, parts = torch.arange(_DEGREE + 1, device=a.device), []
+    first, second = places.split(len(a))
+    for x, y, rho in zip(*[t.split(_ROWS) for t in (first, second, cosine)], strict=True):
+        terms = coefficients[x] * coefficients[y]
+        if order:
+            terms = (degrees * terms)[:, 1:] / (distinct[x] * distinct[y]).sqrt()[:, None]
+        parts.append((terms * rho[:, None] ** degrees[: terms.shape[1]]).sum(1))
+    return torch.cat(parts)
 
 
 def _mean_squares(phi: Activation, j: int, variance: Tensor) -> Tensor:

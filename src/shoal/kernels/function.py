@@ -113,7 +113,7 @@ class KernelFunction:
         return Kernels(*(d.detach().to(pair.dtype) for d in derivatives))
 
     @in_standard_settings
-    def own(self, a: Tensor) -> Kernels:
+    def diagonal(self, a: Tensor) -> Kernels:
         """Both kernels of inputs with themselves, given their squared norms in float64.
 
         They are differentiable also where those of pairs are not (with kinks, these have an

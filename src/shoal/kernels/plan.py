@@ -306,7 +306,7 @@ def input_diagonal(function: KernelFunction, x: Tensor) -> Kernels:
     """Both kernels of each input with itself, in the dtype of the inputs. shapes: (..., n)."""
     square = torch.linalg.vector_norm(x, dim=-1, dtype=torch.float64) ** 2
     check_overflow(square.detach(), square.detach(), torch.float64)
-    return _rounded(function.own(square), x.dtype)
+    return _rounded(function.diagonal(square), x.dtype)
 
 
 def partner_diagonal(function: KernelFunction, first: Tensor, second: Tensor) -> Kernels:

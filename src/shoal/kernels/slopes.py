@@ -113,7 +113,7 @@ def _solve_diagonal(function: KernelFunction, names: tuple[str, ...], log_norm: 
     """Diagonal derivatives, given the logarithms of the norms."""
 
     def kernels(f: KernelFunction, log: Tensor) -> Kernels:
-        return f.own(torch.exp(2 * log))
+        return f.diagonal(torch.exp(2 * log))
 
     values, slopes = derivatives(function, names, kernels, log_norm)
     return torch.cat([values[None], slopes])

@@ -143,7 +143,7 @@ def padded(coefficients: Tensor, size: int) -> Tensor:
 def diagonal(function: KernelFunction, norm: Tensor) -> Tensor:
     """Both kernels of each input with itself, given its norm in float64. shape: (2, n)."""
     distinct, inverse = norm.unique(return_inverse=True)
-    kernels = torch.stack(tuple(function.own(*on_host(distinct**2))))
+    kernels = torch.stack(tuple(function.diagonal(*on_host(distinct**2))))
     return kernels.to(norm.device)[:, inverse]
 
 
@@ -264,7 +264,7 @@ class _Sampler:
         kernels = self.function(first**2, second**2, first * second * angle.cos())
         sides = first.numel(), second.numel()
         squares = torch.cat([first.flatten(), second.flatten()]) ** 2
-        self_kernels = torch.stack(tuple(self.function.own(squares))).sqrt()
+        self_kernels = torch.stack(tuple(self.function.diagonal(squares))).sqrt()
         roots = [
             r.view(2, *t.shape)
             for r, t in zip(self_kernels.split(sides, 1), (first, second), strict=True)
