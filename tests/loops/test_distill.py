@@ -106,21 +106,6 @@ def test_a_student_is_exported_as_a_program(tokens, tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
-def test_a_loop_that_counts_its_samples_is_exported(tmp_path: Path) -> None:
-    runtime = pytest.importorskip("onnxruntime")
-    pytest.importorskip("onnxscript")
-    torch.manual_seed(0)
-    x = foreign.vectors(40)  # the first state is x.new_zeros(len(x), 7)
-    t = shoal.distill(foreign.Vectors(), x, depths=(2,), epochs=1)
-    path = t.export(tmp_path / "cut.onnx", "cut to 2 iterations")
-    session = runtime.InferenceSession(path)
-    for few in (x[:3], x):
-        (output,) = session.run(None, {session.get_inputs()[0].name: few.numpy()})
-        expected = by_name(t)["cut to 2 iterations"].module(few)
-        torch.testing.assert_close(torch.from_numpy(output), expected, rtol=1e-4, atol=1e-5)
-
-
 class Slow(nn.Module):
     """Needs many iterations: each one mixes little of its input."""
 

@@ -77,11 +77,11 @@ def find_loop(model: Module, *inputs: Any) -> Loop:
 
 def _traced_loop(model: Module, inputs: tuple[Any, ...]) -> Loop:
     """The loop of one trace for all batch sizes, or else of a separate trace for each."""
-    for strict in (False, True):  # a plain trace fails where the batch size is a plain number
-        try:
-            traced = trace(model, inputs, dynamic=True, strict=strict)
-        except ValueError:
-            continue
+    try:
+        traced = trace(model, inputs, dynamic=True)
+    except ValueError:
+        pass  # such as a model that turns the batch size into a plain number
+    else:
         loop = _TracedLoop(model, inputs, traced)
         if not _differences(loop, model, inputs):
             return loop

@@ -87,13 +87,8 @@ def first_samples(inputs: tuple[Any, ...], most: int) -> tuple[Any, ...]:
     return rows_of_inputs(inputs, torch.arange(min(most, batch_of(inputs))))
 
 
-def trace(
-    model: Module, inputs: tuple[Any, ...], *, dynamic: bool, strict: bool = False
-) -> OperationTrace:
+def trace(model: Module, inputs: tuple[Any, ...], *, dynamic: bool) -> OperationTrace:
     """Trace the forward pass of a model in evaluation mode, for one batch size or for all.
-
-    A strict trace interprets the model's code, and keeps the batch size where the code turns it
-    into a plain number.
 
     Raises:
         ValueError: If the model cannot be traced.
@@ -110,7 +105,7 @@ def trace(
     with torch.no_grad(), _quiet():
         try:
             program = torch.export.export(
-                model, inputs, dynamic_shapes=sizes if dynamic else None, strict=strict
+                model, inputs, dynamic_shapes=sizes if dynamic else None, strict=False
             )
             if any(map(_mutates, program.graph.nodes)):
                 program = program.run_decompositions({})
