@@ -233,7 +233,7 @@ def test_certificates_are_about_gradient_descent_only():
         torch.optim.SGD([net.readout], lr=certificate.step_size, momentum=0.9),
         torch.optim.SGD([net.readout], lr=certificate.step_size, weight_decay=0.1),
     ):
-        with pytest.raises(ValueError, match="certificate is about full-batch gradient descent"):
+        with pytest.raises(ValueError, match="certificate covers full-batch gradient descent"):
             shoal.Watch(net, x, y, certificate=certificate, optimizer=wrong)
     optimizer = torch.optim.SGD([net.readout], lr=certificate.step_size)
     watch = shoal.Watch(net, x, y, certificate=certificate, optimizer=optimizer)

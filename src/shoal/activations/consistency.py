@@ -132,8 +132,8 @@ def _call(phi: "Activation", name: str, function: Callable[[Tensor], Tensor], x:
         value: object = function(x.clone())
     except Exception as error:
         raise ValueError(
-            f"{name} of {phi!r} fails on a float64 vector: {error}. It must be elementwise, in "
-            "torch operations that autograd can differentiate, or first_derivative be given too"
+            f"{name} of {phi!r} fails on a float64 vector: {error}. It must be elementwise "
+            "and use differentiable torch operations; otherwise define first_derivative, too"
         ) from error
     if not isinstance(value, Tensor):
         raise TypeError(f"{name} of {phi!r} must return a tensor, got {type(value).__name__}")

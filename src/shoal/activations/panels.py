@@ -47,7 +47,7 @@ class Kink:
     r"""A place where an activation is not smooth.
 
     Attributes:
-        location: Where.
+        location: Location of the kink.
         jumps: Right minus left limit there, of $\varphi$, $\varphi'$ and $\varphi''$.
     """
 

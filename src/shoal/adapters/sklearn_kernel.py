@@ -70,7 +70,7 @@ class SklearnKernel(Kernel):  # type: ignore[misc]
         input_variance_bounds: A pair, or ``"fixed"``.
         bias_variance: Variance of the biases; none by default. Without biases, kernels of inputs
             with one feature have rank two.
-        bias_variance_bounds: A pair, or ``"fixed"``; no biases stay none.
+        bias_variance_bounds: A pair, or ``"fixed"``; ignored if ``bias_variance`` is 0.
         which: ``"ck"``, the prior of the network's function at initialization, or ``"ntk"``.
         trainable: The groups of parameters that the NTK counts; all by default.
         architecture: Any architecture, instead of the DEQ. It has no hyperparameters, and the

@@ -28,7 +28,7 @@ _DIAGNOSED, _DISTILLED = 64, 4000  # samples; tens of them suffice for a diagnos
 
 
 def load_model(file: Path, code: str | None) -> Module:
-    """The model in a file, or of a factory with the weights in it.
+    """Load a model from a file, or make it by a factory and load the weights of the file.
 
     Args:
         file: The file.

@@ -222,7 +222,7 @@ def _find_spectrum(subject: Subject) -> Findings:
 
 
 def _checked(kernels: dict[str, dict[str, Any]]) -> tuple[str, bool]:
-    """The check of the predictions in words, and whether they pass."""
+    """A sentence that compares predictions with measurements, and whether they agree."""
     near = {k: f"{numbers['as_predicted']:.0%}" for k, numbers in kernels.items()}
     ends = {k: f"{numbers['largest'] / numbers['upper_end']:.2g}" for k, numbers in kernels.items()}
     holds = all(

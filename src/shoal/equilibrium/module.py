@@ -296,7 +296,7 @@ class Equilibrium(nn.Module):
 
 
 def _solvers(solver: Solver | Sequence[Solver] | None) -> tuple[Solver, ...]:
-    """The solvers of an argument, or an error."""
+    """Return the solvers given as an argument; raise an error for anything else."""
     if solver is None:
         return SOLVERS
     solvers = (solver,) if isinstance(solver, Solver) else solver

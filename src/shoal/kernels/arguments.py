@@ -242,7 +242,7 @@ def check_size(shape: tuple[int, ...], like: Tensor) -> None:
 
 
 def with_arrays(function: Function) -> Function:
-    """Let a function of tensors take NumPy arrays, and return arrays where one came in."""
+    """Make a function of tensors accept NumPy arrays, and return arrays if it gets any."""
 
     @wraps(function)
     def wrapped(architecture: Any, x1: Any, x2: Any = None, **options: Any) -> Any:

@@ -326,7 +326,7 @@ def slopes(
     )
     error = max(map(float, errors))
     if not error <= 10 * tolerance * size:
-        raise AccuracyError(f"slopes of {function.architecture!r} are met to {error:.1e} only")
+        raise AccuracyError(f"slopes of {function.architecture!r} are accurate only to {error:.1e}")
     return result
 
 

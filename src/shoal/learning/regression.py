@@ -308,7 +308,7 @@ def _collective(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class KernelRegression:
-    r"""Ridge regression with a kernel, or a posterior: $f(x) = k(x, X) \alpha + b$.
+    r"""Kernel ridge regression, or a Gaussian process's mean: $f(x) = k(x, X) \alpha + b$.
 
     If several processes share it, all of them call its methods, with the same arguments.
 

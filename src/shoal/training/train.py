@@ -142,8 +142,8 @@ def train(
             )
         if certificate is not None and not whole:
             raise ValueError(
-                "certificate is about full-batch gradient descent of all trained weights, got "
-                "batch_size, or a module that is random or normalizes over samples in training"
+                "certificate covers full-batch gradient descent alone: remove batch_size, and "
+                "layers such as dropout or batch normalization"
             )
         mover = None if optimizer is None else _optimizer(optimizer, net)
         watch = Watch(
