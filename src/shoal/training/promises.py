@@ -110,7 +110,7 @@ def make_guarantees(
     conclusion = None if certificate is None else _conclusion(certificate, objective)
     if step_size is None and certificate is not None:
         if conclusion is None:
-            raise ValueError("pass step_size, or a certificate whose conditions hold")
+            raise ValueError("step_size must be given, or a certificate whose conditions hold")
         step_size = conclusion.step_size
     size = None
     if step_size == "auto":

@@ -118,7 +118,7 @@ class Watch:
             step_size = _plain_step_size(optimizer, self.objective)
             if certificate is not None and step_size is None:
                 raise ValueError(
-                    "certificate is about full-batch gradient descent of all trained weights, got "
+                    "certificate covers full-batch gradient descent of all trained weights, got "
                     f"the optimizer {type(optimizer).__name__}, about which it promises nothing"
                 )
         self._guarantees = make_guarantees(
